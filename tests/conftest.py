@@ -1,10 +1,10 @@
-"""What every test shares: how Hypothesis draws. Warnings are errors by pyproject.toml.
+"""What every test shares: how Hypothesis draws examples. pyproject.toml makes warnings errors.
 
-The gate draws the same examples each time, so that one commit has one verdict; the soak draws new ones, more of them,
-and prints how to repeat a failure. Neither has a deadline: a busy machine is no defect.
+The gate draws the same examples each time, so that one commit has one verdict; the soak draws more of them, always new,
+and prints how to repeat a failure. Neither has a deadline: a busy machine is not a defect.
 
-Files of tests are kept in memory where the system offers that: some shared machines sync a disk 250 times a second only.
-A killed process loses nothing either way; what a power cut does is the disk's matter, and no test can show it.
+Files of tests are kept in memory where the system offers that: some shared machines sync a disk only 250 times a
+second. A killed process loses nothing either way; what a power cut does is up to the disk, and no test can show it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The example from end to end: messages of both kinds, both workers, and what happened in the end."""
+"""The example from end to end: messages of both kinds, both workers, and the result."""
 
 import os
 import subprocess

@@ -35,11 +35,11 @@ def charge(payment: dict[str, int | str]) -> str:
 
 @celery.task(name="shop.charge")
 def charge_of_before(order: str, pence: int) -> None:
-    """The task of before: passes on what is still under way, and what old processes send. Goes when its queue is empty."""
+    """The old task: passes on what is under way and what old processes send. Delete it once its queue is empty."""
     charge.send({"order": order, "pence": pence})
 
 
 @celery.task(name="shop.confirm")
 def confirm(order: str) -> None:
-    """Send a mail: has not moved."""
+    """Send a mail: this task has not moved."""
     note(f"mailed {order}")

@@ -33,7 +33,7 @@ class Order(Base):
 
 
 class Parcel(Base):
-    """A parcel. Nothing but the job keeps a second one from being booked for an order."""
+    """A parcel. Only the job prevents a second one from being booked for an order."""
 
     __tablename__ = "parcels"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -41,7 +41,7 @@ class Parcel(Base):
 
 
 class Basket(BaseModel):
-    """What is posted."""
+    """The body of a POST."""
 
     number: str
     grams: int
@@ -91,6 +91,6 @@ def place(basket: Basket, session: Annotated[Session, Depends(transaction, scope
 
 @api.get("/orders/{number}/parcel")
 async def parcel(number: str) -> dict[str, object]:
-    """How the job goes, and what it returned."""
+    """The job's state, and what it returned."""
     known = await book_parcel.alook(number)
     return {"state": known.state, "parcel": known.result}

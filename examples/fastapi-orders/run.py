@@ -1,4 +1,4 @@
-"""The example from end to end: two orders, one that fails, a worker, and what is there afterwards."""
+"""The example from end to end: two orders, one that fails, a worker, and the result."""
 
 import os
 import subprocess

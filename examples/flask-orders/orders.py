@@ -27,7 +27,7 @@ class Order(Base):
 
 
 class Parcel(Base):
-    """A parcel. Nothing but the job keeps a second one from being booked for an order."""
+    """A parcel. Only the job prevents a second one from being booked for an order."""
 
     __tablename__ = "parcels"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -64,13 +64,13 @@ def create_app() -> Flask:
 
     @app.get("/orders/<number>/parcel")
     def parcel(number: str) -> dict[str, object]:
-        """How the job goes, and what it returned."""
+        """The job's state, and what it returned."""
         known = book_parcel.look(number)
         return {"state": known.state, "parcel": known.result}
 
     @app.errorhandler(ValueError)
     def refused(error: ValueError) -> tuple[str, int]:
-        """What a rule of the shop refuses."""
+        """Answer what a rule of the shop refuses."""
         return str(error), 422
 
     return app

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Context:
-    """As much of Lambda's context as Powertools asks for."""
+    """As much of Lambda's context as Powertools needs."""
 
     def __init__(self, left_ms: int) -> None:
         self.left_ms = left_ms

@@ -2,9 +2,9 @@
 
     python -m tests.crash.alarmed FILE ROUNDS SEED
 
-Writes one line of JSON: what was accepted, which effects happened, and what went wrong; then it lives on until its input
-ends, as what it left open would keep the file from others. Alarms are drawn from the time that such a call takes, so that
-they fall before, into and after it.
+Writes one line of JSON: what was accepted, which effects happened, and what went wrong; then it stays alive until its
+input ends, because anything that it left open would keep others from the file. The times of alarms are drawn from the
+time that such a call takes, so that they fall before, into and after it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import onefold
 from onefold.entropy import SeededEntropy
 
-_MEASURED = 3  # of 32 rounds, one of each kind of call: without an alarm, they say how long one takes
+_MEASURED = 3  # of 32 rounds, one of each kind of call: without an alarm, to measure how long one takes
 
 
 class TooLate(TimeoutError):
@@ -29,14 +29,14 @@ class TooLate(TimeoutError):
 
 
 class Alarmed(Exception):
-    """Another."""
+    """A soft time limit that is not an OSError."""
 
 
 KINDS = (TooLate, Alarmed, KeyboardInterrupt)
 
 
 class Program:
-    """What is sent and called, and what came of it."""
+    """What is sent and called, and the results."""
 
     def __init__(self, path: str) -> None:
         app = onefold.App("alarmed", url=f"sqlite:///{path}", history="off")
@@ -56,7 +56,7 @@ class Program:
 
         @onefold.once(key="{key}", name="charge", store=onefold.store(f"sqlite:///{path}"), on_running="raise")
         def charge(key: str) -> str:
-            # Nothing is called after the effect: where the alarm comes in the function itself, it has raised.
+            # Nothing is called after the effect: if the alarm fires in the function itself, the function has raised.
             self.effects[key] = self.effects.get(key, 0) + 1
             return key
 
@@ -91,7 +91,7 @@ class Program:
 
 
 def interrupt(program: Program, rounds: int, chance: SeededEntropy) -> list[tuple[int, str]]:
-    """Make calls under alarms; which were interrupted. The first half alone, the second beside two threads that send."""
+    """Make calls under alarms; returns which were interrupted. In the second half two other threads send."""
     kind: type[BaseException] = TooLate
 
     def ring(_number: int, _frame: FrameType | None) -> None:
@@ -125,7 +125,7 @@ def interrupt(program: Program, rounds: int, chance: SeededEntropy) -> list[tupl
 
 
 def main(path: str, rounds: int, seed: int) -> dict[str, Any]:
-    """All of it, and what it came to."""
+    """Run all of it; returns what is printed."""
     program = Program(path)
     interrupted = interrupt(program, rounds, SeededEntropy(seed))
     program.end()

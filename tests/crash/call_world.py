@@ -1,8 +1,9 @@
 """The small world of `world.py`, whose workers make calls of one function under `onefold.once` instead of taking messages.
 
-The guard, its runner, script and store are the real ones; a call's claim, probe, start, effect and record are steps of their
-own, between which its process may die. The judge is told of takeovers and doubts by the history, where they are durable.
-Never here: what to choose (`walk.py`), rules of right and wrong (`judge.py`).
+The guard, its runner, script and store are the real ones; a call's claim, probe, start, effect and record are separate
+steps, between which its process may die. The judge learns of takeovers and doubts from the history, where they are
+durable.
+Does not contain: what to choose (`walk.py`), rules of right and wrong (`judge.py`).
 Invariant: as in `world.py`.
 """
 
@@ -30,7 +31,7 @@ from tests.crash.world import LEASE_MS, Bounds, Worker, World
 
 
 class CallStore(ObservedStore):
-    """An observed store with its history; the judge is told of each row that is written."""
+    """An observed store with its history; each row that is written is reported to the judge."""
 
     def __init__(self, store: Store, judge: Judge, ledger: Ledger) -> None:
         super().__init__(store, judge)
@@ -46,7 +47,7 @@ class CallStore(ObservedStore):
             self._judge.told(row.actor or "", row.event, row.detail)
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
-        """As the store's."""
+        """As in the store."""
         if rows_of is None:
             return super().claim(asks, now_ms)
         noted: list[Row] = []
@@ -63,7 +64,7 @@ class CallStore(ObservedStore):
 
 
 class Deaf:
-    """A sink that does nothing with what it hears."""
+    """A sink that ignores every event."""
 
     def emit(self, event: Event) -> None:
         """Nothing."""
@@ -92,11 +93,11 @@ class NoKeeper:
 
 
 class CallWorld(World):
-    """Workers that call the function with one key."""
+    """Workers that all call the function with the same key."""
 
     def __init__(self, stage: Stage, bounds: Bounds) -> None:
         super().__init__(stage, bounds)
-        self._guards: dict[str, GuardedFunction] = {}  # of each owner
+        self._guards: dict[str, GuardedFunction] = {}  # by owner
 
     def _guard(self, worker: Worker) -> GuardedFunction:
         if worker.owner not in self._guards:
@@ -148,7 +149,7 @@ class CallWorld(World):
         self._answer(worker, lambda: self._guard(worker).claim(("o-1",), {}))
 
     def _answer(self, worker: Worker, call: Callable[[], object]) -> None:
-        """What the caller hears."""
+        """Keep what the caller gets: the result, or the exception."""
         worker.run = worker.ending = None
         try:
             found = call()
@@ -158,7 +159,7 @@ class CallWorld(World):
                 self.judge.settled("held")
         except (errors.LeaseLost, errors.TransientError):
             pass
-        except Violation as objection:  # and what the guard did about that, which is objected to as well
+        except Violation as objection:  # and what the guard did next, to which the judge objects as well
             first: BaseException = objection
             while isinstance(first.__context__, Violation):
                 first = first.__context__

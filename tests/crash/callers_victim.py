@@ -2,9 +2,10 @@
 
     python -m tests.crash.callers_victim FILE sqlite3|sqlalchemy|django
 
-For each statement of the transaction, from its BEGIN to its COMMIT, a child is forked that kills itself just before it, and
-one that does not. After each child the file is read by another connection; a line of JSON says what is there.
-Never here: judging.
+For each statement of the transaction, from its BEGIN to its COMMIT, a child is forked that kills itself just before
+that statement; one more child does not. After each child another connection reads the file, and a line of JSON says
+what it has.
+Does not contain: judging.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def with_sqlalchemy(path: str, watch: Watch) -> Iterator[tuple[Execute, object]]
 
 @contextmanager
 def with_django(path: str, watch: Watch) -> Iterator[tuple[Execute, object]]:
-    """As `with_sqlite3`, in a block of Django's."""
+    """As `with_sqlite3`, in one of Django's `atomic()` blocks."""
     settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": path}}, USE_TZ=True)
     django.setup()
     connection.ensure_connection()
@@ -122,7 +123,7 @@ def main() -> None:
 
 
 def found(path: str, name: str) -> dict[str, Any]:
-    """What is in the file of an order."""
+    """What the file has about an order."""
     look = sqlite3.connect(path)
 
     def count(query: str) -> int:

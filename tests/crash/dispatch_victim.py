@@ -1,6 +1,6 @@
 """Processes that are killed while they dispatch a run, or while they close it; orders and answers as in `victim.py`.
 
-Never here: kills, judging. Invariant: the work is done in one thread in one order, so that points have numbers.
+Does not contain: kills, judging. Invariant: the work is done in one thread in one order, so that points have numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def dispatch(billing: Billing) -> None:
 
 
 def close(billing: Billing, runtime: Runtime) -> int:
-    """Look at the run as a worker's maintenance does; how many were closed."""
+    """Check the run as a worker's maintenance does; how many runs were closed."""
     closer = Closer(runtime.engine, billing.app.jobs, runtime.clock)
     closer.touch(RUN)
     return closer.check()

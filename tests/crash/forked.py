@@ -2,7 +2,8 @@
 
     python -m tests.crash.forked SCENE FILE
 
-Each writes a line of JSON for each process to a file beside the database: who it is, and what it was told is accepted.
+Each writes a line of JSON for each process to a file beside the database: which process it is, and which of its sends
+were accepted.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ COUNT = 40
 
 
 class Stage:
-    """An app on the file, and the protocol of who sent what."""
+    """An app on the file, and the record of which process sent what."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -37,7 +38,7 @@ class Stage:
         def fork_and_send(payload: dict[str, str]) -> None:
             child = os.fork()
             if child == 0:
-                self.send(f"in-{payload['order']}", 5)  # and comes back from the handler like its parent
+                self.send(f"in-{payload['order']}", 5)  # and returns from the handler like its parent
             else:
                 os.waitpid(child, 0)
                 note(path, "ran", [payload["order"]])
@@ -61,7 +62,7 @@ def note(path: str, what: str, names: list[str]) -> None:
 
 
 def daemon(stage: Stage) -> None:
-    """Send, fork, and end; the child goes on when its parent has gone, and a third process has come and gone."""
+    """Send, fork, and end; the child goes on after its parent has ended, and a third process has started and ended."""
     stage.send("parent")
     reading, writing = os.pipe()
     if os.fork():
@@ -74,14 +75,14 @@ def daemon(stage: Stage) -> None:
     stage.send("child-a")
     os.spawnv(
         os.P_WAIT, sys.executable, [sys.executable, "-c", third]
-    )  # the last that SQLite knows of, if locks are lost
+    )  # the last process that SQLite knows about, if locks are lost
     stage.send("child-b")
     os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", third.replace("'third'", "'fourth'")])
     stage.send("child-c")
 
 
 def preload(stage: Stage) -> None:
-    """As a server that loads the app and forks its workers: each sends, some end while others go on."""
+    """Like a server that loads the app and forks its workers: each sends, some end while others go on."""
     stage.send("master", 3)
     children = []
     for number in range(6):
@@ -127,7 +128,7 @@ def pool(stage: Stage) -> None:
 
 
 def handler(stage: Stage) -> None:
-    """Handlers that fork, in a worker whose children come back from the handler as their parent does."""
+    """Handlers that fork, in a worker whose children return from the handler as their parent does."""
     for number in range(5):
         stage.fork_and_send.send({"order": f"fork-{number}"})
     app = stage.app

@@ -20,11 +20,11 @@ FORKS = 400
 
 
 class AlarmError(Exception):
-    """Out of the alarm's handler."""
+    """Raised by the alarm's handler."""
 
 
 def main(path: str) -> None:  # noqa: C901 - one loop
-    """Fork, and say what went wrong."""
+    """Fork, and report what went wrong."""
     app = onefold.App("forked", url=f"sqlite:///{path}")
 
     @app.job(app.queue("q"), key="{id}")

@@ -1,4 +1,4 @@
-"""A thread makes its first `send`, with all its imports and openings, while the main thread forks; the child sends too."""
+"""A thread makes its first `send`, which imports and opens all, while the main thread forks; the child sends too."""
 
 from __future__ import annotations
 

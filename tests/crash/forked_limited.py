@@ -1,6 +1,6 @@
 """A process under a time limit that raises calls a guarded function and forks, again and again; each child calls it too.
 
-`calls`: the limit comes in the calls, and no longer runs when the process forks. `forks`: it comes as the fork begins.
+`calls`: the limit fires in the calls, and is over when the process forks. `forks`: it fires as the fork begins.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def raises(*_: object) -> None:
 def fork(limit_s: float) -> int:
     """How many children could not use the file: 0 or 1."""
     parent = os.getpid()
-    with suppress(Limit), suppress(Limit):  # it may come as the first ends
+    with suppress(Limit), suppress(Limit):  # it may fire as the first one ends
         armed[0] = True
         signal.setitimer(signal.ITIMER_REAL, limit_s)
         os.fork()
@@ -44,7 +44,7 @@ def fork(limit_s: float) -> int:
         os._exit(0)
     try:
         return os.waitstatus_to_exitcode(os.waitpid(-1, 0)[1])
-    except ChildProcessError:  # the limit came before there was one
+    except ChildProcessError:  # the limit fired before there was a child
         return 0
 
 
@@ -70,7 +70,7 @@ for number in range(int(sys.argv[4])):
                 call(f"{number} {step}")
             signal.setitimer(signal.ITIMER_REAL, 0)
         except Limit as error:
-            limits, kept = limits + 1, [error]  # as who logs it later does: its traceback keeps what it refers to
+            limits, kept = limits + 1, [error]  # like a program that logs it later: it keeps its traceback
         armed[0] = False
         refused += fork(0)
     else:

@@ -1,4 +1,4 @@
-"""A program with an sqlite3 connection of its own forks and ends; its child is refused, and ends when its input does.
+"""A program with an sqlite3 connection of its own forks and ends; its child is refused, and ends when its input ends.
 
 With `others`: another process, which sends 20 messages and waits to be killed.
 """

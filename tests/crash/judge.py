@@ -1,13 +1,14 @@
-"""The judge of the crash tests: a second, dumber account of what may happen to one operation.
+"""The judge of the crash tests: a second, simpler account of what may happen to one operation.
 
-It is told plain facts (who claimed which fence until when, who wrote, whose effect happened, what was told) and keeps no
-more than it needs to say that a promise was broken. It imports nothing of onefold, so no mistake there is repeated here.
+It gets plain facts (who claimed which fence until when, who wrote, whose effect happened, what was reported) and keeps
+no more than it needs to decide that a promise was broken. It imports nothing from onefold, so no mistake there is
+repeated here.
 
-    fence     grows with every claim and never comes back
-    lease     nobody is let in while another's lease runs and its holder is not known to be dead
-    write     only the newest fence writes; whoever was refused says so (`lease-lost`)
+    fence     grows with every claim and is never used again
+    lease     no claim succeeds while another lease runs whose holder is not known to be dead
+    write     only the newest fence writes; an owner whose write was refused reports it (`lease-lost`)
     result    what a completed record answers never changes, and names an effect that happened
-    effects   one; another one only after each doubt about an earlier run, and only under a policy that runs again
+    effects   one; one more for each doubt about an earlier run, and only under a policy that runs again
     message   is deleted only when the record is completed
 Invariant: every rule is checked at the step that breaks it, so that the history ends there.
 """
@@ -24,7 +25,7 @@ class Violation(AssertionError):
     """A promise was broken.
 
     Attributes:
-        rule: which one, in the words of the table above.
+        rule: which one, by its name in the table above.
     """
 
     def __init__(self, rule: str, text: str) -> None:
@@ -33,11 +34,11 @@ class Violation(AssertionError):
 
 
 class Judge:
-    """What is known of one operation.
+    """What is known about one operation.
 
     Args:
         doubles: whether the policy runs again when an earlier run is in doubt, so that the effect may happen again.
-        deaf_to: rules whose breach is let pass, to see what else would have noticed.
+        deaf_to: rules whose breach is ignored, to see what else would have noticed it.
     """
 
     def __init__(self, doubles: Doubles, deaf_to: Collection[str] = ()) -> None:
@@ -49,15 +50,15 @@ class Judge:
         self._holder: str | None = None  # who has the newest fence and has not written its outcome
         self._dead: set[str] = set()
         self._started = False  # whether the holder's run was marked as started
-        self._doubts = 0  # runs that had started, ended without a word, and were taken over
-        self._told_crashes = 0  # as the takeovers said: so many runs of this operation ended without a word
-        self._told_unknown = 0  # runs that said of themselves that they do not know
+        self._doubts = 0  # runs that had started, ended without reporting anything, and were taken over
+        self._told_crashes = 0  # according to the takeovers: how many runs of this operation ended without a report
+        self._told_unknown = 0  # runs that reported themselves that their outcome is unknown
         self.result: int | None = None  # what the completed record answers: the fence of an effect
-        self._refused: set[str] = set()  # who was refused and has not said so
-        self.over: str | None = None  # what became of the message
+        self._refused: set[str] = set()  # owners that were refused and have not reported it
+        self.over: str | None = None  # how the message ended
 
     def state(self, now_ms: int) -> tuple[object, ...]:
-        """All that later judgements depend on; of the lease, whether it runs."""
+        """All that later judgements depend on; of the lease only whether it runs."""
         return (
             tuple(self.effects),
             self._fence,
@@ -101,13 +102,13 @@ class Judge:
         self._started = self._started or took
 
     def renewed(self, owner: str, fence: int, lease_end_ms: int, *, took: bool) -> None:
-        """A lease was to be extended."""
+        """A run asked to extend its lease."""
         self._check_write(owner, fence, took=took, what="renew", told=False)
         if took:
             self._lease_end_ms = lease_end_ms
 
     def wrote(self, owner: str, fence: int, *, result: int | None, in_doubt: bool, took: bool) -> None:
-        """A run wrote its outcome: completed with a result, or any other; `in_doubt`: it says that it does not know."""
+        """A run wrote its outcome: completed with a result, or another; `in_doubt`: its outcome is unknown."""
         self._check_write(owner, fence, took=took, what="outcome")
         if not took:
             return
@@ -149,7 +150,7 @@ class Judge:
         self._dead.add(owner)
 
     def told(self, owner: str, event: str, detail: Mapping[str, object]) -> None:
-        """An event was told."""
+        """An event was reported."""
         crashes = detail.get("crashes")
         if event == "takeover" and isinstance(crashes, int):
             self._told_crashes = max(self._told_crashes, crashes)
@@ -159,18 +160,18 @@ class Judge:
             self._refused.discard(owner)
 
     def settled(self, fate: str) -> None:
-        """The message was deleted or buried."""
+        """The message was deleted, or moved to another queue."""
         if fate == "deleted" and self.result is None:
             self._object("message", "the message was deleted, and its work is not completed")
         self.over = fate
 
     def record(self, answers: int | None) -> None:
-        """The record as it stands after a step: what it answers, None when it is not completed."""
+        """The record after a step: what it answers, or None when it is not completed."""
         if answers != self.result:
             self._object("result", f"the record answers {answers}; what was written and taken is {self.result}")
 
     def rested(self, owner: str) -> None:
-        """A worker has finished with a delivery: whatever was refused has been told by now."""
+        """A worker has finished with a delivery: any refusal must have been reported by now."""
         if owner in self._refused:
             self._object("write", f"a write of {owner} was refused, and it told nobody")
 

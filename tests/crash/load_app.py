@@ -1,9 +1,10 @@
 """The app whose workers are killed under load: `onefold worker tests.crash.load_app:app`, as a user would start it.
 
 Three jobs: `ship` has its effect in a file outside, `enter` in a row and a letter, `count` in a row in the order of its
-group. Each handler writes its process id into a pipe before and after its effect, so that the test knows who is at work.
+group. Each handler writes its process id into a pipe before and after its effect, so that the test knows which worker
+is at work.
 The environment says where: ONEFOLD_URL, EFFECTS (a file) and PROGRESS (the pipe's descriptor).
-Never here: kills, judging. Invariant: one effect is one line or one row, written as a whole or not at all.
+Does not contain: kills, judging. Invariant: one effect is one line or one row, written as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _progress = int(os.environ["PROGRESS"])
 
 
 def _under_way() -> None:
-    with suppress(BlockingIOError):  # nobody reads as fast: it is full of good news
+    with suppress(BlockingIOError):  # the test reads more slowly: the pipe is full
         os.write(_progress, os.getpid().to_bytes(4, "big"))
 
 

@@ -1,8 +1,9 @@
-"""What stands between the workers of a walk and the real backend, and tells the judge of every answer.
+"""What is between the workers of a walk and the real backend, and reports every answer to the judge.
 
-Store, commit and effect transactions pass everything on; the queue takes every settlement and delivers again whenever it
-likes. `Gate` and `Never` stand for what does not happen in a walk. Never here: rules of right and wrong (`judge.py`).
-Invariant: the judge hears of an answer before the worker does.
+Store, commit and effect transactions pass everything on; the queue accepts every settlement and delivers again whenever
+it likes. `Gate` and `Never` stand for what does not happen in a walk. Does not contain: rules of right and wrong
+(`judge.py`).
+Invariant: the judge gets an answer before the worker does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.crash.judge import Judge
 
 
 class ObservedStore:
-    """The store of one worker; tells the judge of every answer."""
+    """The store of one worker; reports every answer to the judge."""
 
     def __init__(self, store: Store, judge: Judge) -> None:
         self._store = store
@@ -71,7 +72,7 @@ class ObservedStore:
 
 
 def observe(judge: Judge, write: tuple[Hold, Outcome], *, took: bool) -> None:
-    """Report the judge of a write."""
+    """Report a write to the judge."""
     hold, outcome = write
     judge.wrote(
         hold.owner,
@@ -139,7 +140,7 @@ def _fate(judge: Judge, settlement: Settlement, *, written: bool) -> None:
 
 
 class AdverseQueue:
-    """A queue that takes every settlement and delivers again whenever it likes; the judge sees what was settled."""
+    """A queue that accepts every settlement and delivers again whenever it likes; the judge sees what was settled."""
 
     capabilities = QueueCapabilities(fifo=True, uncounted=True, run_at=True, atomic_move=True)
 
@@ -160,10 +161,10 @@ class AdverseQueue:
 
 
 class Gate(Admission):
-    """Holds nothing back; whatever else is asked of a gate answers nothing."""
+    """Admits everything; its other methods do nothing."""
 
     def __init__(self) -> None:
-        """Nothing is kept."""
+        """Keep nothing."""
 
     def admit(self, runs: Sequence[Execution]) -> tuple[list[Execution], list[tuple[Execution, int, str]]]:
         return list(runs), []

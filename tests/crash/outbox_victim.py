@@ -1,12 +1,12 @@
-"""A program that sells beside an outbox in its database, and relays to an engine in a file; killed at each point in turn.
+"""A program that sells with an outbox in its database, and relays to an engine in a file; killed at each point in turn.
 
     python -m tests.crash.outbox_victim WAY URL FILE         a child for each point, which kills itself there
-    python -m tests.crash.outbox_victim --relay URL FILE     a relay until it is told to end
+    python -m tests.crash.outbox_victim --relay URL FILE     a relay until SIGTERM
 
-A WAY is psycopg, sqlalchemy or dynamodb. A point is a statement to PostgreSQL, a call to AWS, or a BEGIN or COMMIT in the
-engine's file, that is about to be made. A line of JSON for each child.
-With SQLAlchemy only the points of the program itself: the relay's are the same.
-Never here: judging. Invariant: the work is done in one thread in one order, so that points have numbers.
+A WAY is psycopg, sqlalchemy or dynamodb. A point is a statement to PostgreSQL, a call to AWS, or a BEGIN or COMMIT in
+the engine's file, that is about to be made. It prints a line of JSON for each child. With SQLAlchemy there are only the
+points of the program itself: the relay's are the same.
+Does not contain: judging. Invariant: the work is done in one thread in a fixed order, so that points have numbers.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class InPostgres:
 
 
 class InDynamo:
-    """What will be one call of TransactWriteItems."""
+    """Collects what will be one call of TransactWriteItems."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -140,7 +140,7 @@ def watch(points: Points, *, file_too: bool) -> None:
 
 
 def sell_and_relay(way: str, url: str, engine: str, name: str, points: Points) -> None:
-    """An order that is rolled back, one with its messages in a transaction, then one look of a relay."""
+    """An order that is rolled back, one with its messages in a transaction, then one pass of a relay."""
     shop = OutboxShop(f"sqlite:///{engine}", url)
     shop.app.runtime()
     watch(points, file_too=way != "dynamodb")
@@ -161,7 +161,7 @@ def sell_and_relay(way: str, url: str, engine: str, name: str, points: Points) -
 
 
 def walk(way: str, url: str, engine: str) -> None:
-    """Kill one child after the other, each one point later."""
+    """Fork one child after the other, each killed one point later."""
     shop = OutboxShop(f"sqlite:///{engine}", url)
     shop.app.runtime()
     shop.app.close()

@@ -1,7 +1,8 @@
-"""Faults to be built in on purpose: stores that break one rule each, so that the walk can show that it would notice.
+"""Faults built in on purpose: stores that break one rule each, so that the walk can show that it would notice.
 
-Each is a wrapper around a real store that does one thing wrong. Never here: anything that runs outside these tests.
-Invariant: what a plant does not name, the real store does.
+Each is a wrapper around a real store that does one thing wrong. Does not contain: anything that runs outside these
+tests.
+Invariant: whatever a plant does not define, the real store does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Plant:
 
     def __init__(self, store: Store) -> None:
         self._store: Any = store
-        self.capabilities = replace(store.capabilities, notes_claims=False)  # what it answers is not the store's
+        self.capabilities = replace(store.capabilities, notes_claims=False)  # its answers are not those of the store
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
         answers: list[Answer] = self._store.claim(asks, now_ms)
@@ -58,7 +59,7 @@ class Plant:
 
 
 class NoFence(Plant):
-    """Writes whoever asks: the owner and fence that stand in the record are put in place of the asker's."""
+    """Writes for everybody: the owner and fence in the record replace those of the caller."""
 
     def _standing(self, hold: Hold) -> Hold:
         record = self.read([hold.key], 0)[0]
@@ -81,7 +82,7 @@ class NoFence(Plant):
 
 
 class FenceRestarts(Plant):
-    """Deletes the row of a run that failed or was given back, and with it the fence."""
+    """Deletes the row of a run that failed or was released, and with it the fence."""
 
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
         answers = super().write(writes, now_ms)
@@ -91,7 +92,7 @@ class FenceRestarts(Plant):
 
 
 class LeaseIgnored(Plant):
-    """Lets the next one in although the lease still runs."""
+    """Grants the next claim although the lease still runs."""
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
         def end_leases(connection: Any) -> None:
@@ -102,7 +103,7 @@ class LeaseIgnored(Plant):
 
 
 class DoubtForgotten(Plant):
-    """Takes over a run that had started as if it were fresh work."""
+    """Takes over a run that had started as if it were new work."""
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
         return [self._fresh(answer, now_ms) for answer in super().claim(asks, now_ms)]
@@ -115,7 +116,7 @@ class DoubtForgotten(Plant):
 
 
 class DuplicateForgotten(Plant):
-    """Forgets what was completed when it is asked for again."""
+    """Forgets a completed record when its key is claimed again."""
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
         self._store._engine.write(
@@ -125,14 +126,14 @@ class DuplicateForgotten(Plant):
 
 
 class WriteLost(Plant):
-    """Says that it wrote, and did not."""
+    """Reports a write that it did not make."""
 
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
         return [True] * len(writes)
 
 
 class LeaseForEver(Plant):
-    """Gives leases that never end, so that what a dead worker had is never done."""
+    """Gives leases that never end, so that the work of a dead worker is never done."""
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
         return super().claim([replace(ask, lease_until_ms=NEVER_MS) for ask in asks], now_ms)

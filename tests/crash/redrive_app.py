@@ -1,9 +1,10 @@
 """The app whose stopped FIFO groups are sent back while messages go on arriving; a worker runs it as a user would start it.
 
-Every tenth message of a group fails for good when it is first run, which stops its group (after_failure=stop); run again, it
-is done. What is done is a line in a file, written in one call.
-The environment says where: ONEFOLD_URL, EFFECTS (the file) and ONCE (a folder of what has failed).
-Never here: sending, redriving, judging.
+Every tenth message of a group fails for good in its first run, which stops its group (after_failure=stop); its second
+run succeeds. Each message that is done is a line in a file, written in one call.
+The environment says where: ONEFOLD_URL, EFFECTS (the file) and ONCE (a folder with a file for each message that has
+failed).
+Does not contain: sending, redriving, judging.
 """
 
 from __future__ import annotations

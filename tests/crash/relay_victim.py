@@ -2,8 +2,8 @@
 
     python -m tests.crash.relay_victim ENGINE OUTBOX NUMBER before|after
 
-It kills itself at its NUMBERth removal of rows. The AWS settings of its environment name the server.
-Never here: judging.
+It kills itself at its NUMBERth removal of rows. The AWS settings in its environment name the server.
+Does not contain: judging.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.run.outbox_shop import OutboxShop
 
 
 class Deadly:
-    """A table with which the process dies."""
+    """An outbox table whose removal of rows kills the process."""
 
     def __init__(self, table: Any, number: int, *, is_before: bool) -> None:
         self._table, self._left, self._is_before = table, number, is_before
@@ -42,7 +42,7 @@ def main(engine: str, outbox: str, number: str, when: str) -> None:
     relay.TURN_MS = 500  # type: ignore[misc]  # the next relay need not wait for half a minute
     shop = OutboxShop(engine, outbox)
     one = shop.relay(lambda table: Deadly(table, int(number), is_before=when == "before"))
-    while not one.check():  # the turn of the one before may not be over
+    while not one.check():  # the previous relay's turn may not be over yet
         SystemClock().wait(Never(), 50)
 
 

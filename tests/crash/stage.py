@@ -1,6 +1,6 @@
 """What all histories of one walk share: a database, a job with its policy, and perhaps a planted fault.
 
-Never here: what happens in a history (`world.py`). Invariant: every history begins with an empty database.
+Does not contain: what happens in a history (`world.py`). Invariant: every history begins with an empty database.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Stage:
         on_unknown: `rerun`, `hold`, `probe` (one that fences) or `look` (one that only looks).
         transactional: the effect is a row through ctx.connection.
         plant: wraps the store with a fault built in on purpose.
-        deaf_to: rules of the judge whose breach is let pass.
-        calls: how workers work: not at all on messages, but by calls of a function under `onefold.once`: `plain` ones, or
-            `followed` by a sink. crashes: after so many such an operation is held.
+        deaf_to: rules of the judge whose breach is ignored.
+        calls: if given, workers take no messages but call a function under `onefold.once`: `plain`, or `followed` by a
+            sink. crashes: after this many crashes such an operation is held.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class Stage:
         return ship
 
     def world(self, bounds: Bounds) -> World:
-        """A history's beginning."""
+        """The beginning of a history."""
         from tests.crash.call_world import CallWorld
         from tests.crash.world import World
 
         return World(self, bounds) if self.calls is None else CallWorld(self, bounds)
 
     def clear(self, world: World) -> None:
-        """An empty database for the next history."""
+        """Empty the database for the next history."""
         self._world = world
 
         def run(connection: sqlite3.Connection) -> None:
@@ -110,7 +110,7 @@ class Stage:
         self.engine.database.write(run)
 
     def row(self) -> sqlite3.Row | None:
-        """The record as it stands in the file."""
+        """The record as it is in the file."""
         columns = (
             "status, fence, owner, parked, doubt, started_fence, attempts, crashes, budget_closed, result, "
             "owner IN (SELECT owner FROM onefold_dead_owner) AS owner_dead, lease_until_ms"
@@ -125,7 +125,7 @@ class Stage:
         return self.engine.database.read(run)
 
     def end_owner(self, owner: str, now_ms: int) -> None:
-        """A dead owner was noticed."""
+        """End the leases of an owner that is known to be dead."""
         self.engine.database.write(lambda connection: free_in(connection, owner, "nobody", now_ms))
 
     def rows(self) -> int:

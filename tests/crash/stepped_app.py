@@ -1,6 +1,7 @@
-"""The app of `test_clock_step.py`: its clock is the machine's, set forward or back by what a file says (milliseconds).
+"""The app of `test_clock_step.py`: its clock is the machine's, set forward or back by the milliseconds in a file.
 
-Environment: ONEFOLD_URL, STEP (that file), STARTED (a file, a line for each), GATE (a named pipe that long ones read).
+Environment: ONEFOLD_URL, STEP (that file), STARTED (a file, a line for each run), GATE (a named pipe that long runs
+read).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ class StepClock(SystemClock):
     """As if somebody had set the machine's clock."""
 
     def now_ms(self) -> int:
-        """The wall, by the file."""
+        """Wall time, with the step in the file."""
         return super().now_ms() + int(Path(os.environ["STEP"]).read_text() or 0)
 
 
@@ -25,7 +26,7 @@ parcels, letters = app.queue("parcels"), app.queue("letters", fifo=True)
 
 
 def note(word: str) -> None:
-    """A line for whoever waits, and for the count."""
+    """Write a line for the test that waits, and for its count."""
     file = os.open(os.environ["STARTED"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(file, f"{word}\n".encode())
     os.close(file)
@@ -43,5 +44,5 @@ def ship(order: dict[str, str]) -> None:
 
 @app.job(letters, key="{id}", group="{group}")
 def post(letter: dict[str, str]) -> None:
-    """In order."""
+    """A job of a FIFO queue."""
     note(letter["id"])

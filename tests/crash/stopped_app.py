@@ -1,9 +1,9 @@
 """The app whose processes are stopped in the middle of a handler: `onefold worker tests.crash.stopped_app:app`.
 
-Each handler writes its key and the process's number to one pipe when it begins, and goes on when it can read a byte of
-another. Its effect is a line of a file. The environment says where: ONEFOLD_URL, EFFECTS (a file), BEGUN and GATE (named
-pipes). `python -m tests.crash.stopped_app KEY` calls a guarded function instead of a job.
-Never here: signals, judging.
+Each handler writes its key and the process's number to one pipe when it begins, and goes on when it can read a byte
+from another. Its effect is a line in a file. The environment says where: ONEFOLD_URL, EFFECTS (a file), BEGUN and GATE
+(named pipes). `python -m tests.crash.stopped_app KEY` calls a guarded function instead of a job.
+Does not contain: signals, judging.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def ship(order: dict[str, str]) -> str:
 
 @app.job(parcels, key="{id}", timeout="5m")
 def hang(order: dict[str, str]) -> str:
-    """In C code that lets no other thread run, until the gate opens."""
+    """Runs C code that lets no other thread run, until the gate opens."""
     return work(order["id"], alone=True)
 
 
@@ -67,7 +67,7 @@ def follow_last(order: dict[str, str]) -> str:
 
 
 def main(key: str) -> None:
-    """One guarded call; what came of it goes to standard output."""
+    """Make one guarded call; print its result."""
     store = onefold.store(os.environ["ONEFOLD_URL"])
 
     @onefold.once(key="{key}", store=store, name="charge", lease="1s")

@@ -1,7 +1,7 @@
-"""Exceptions out of signal handlers at random instants of `send` and `@once`: nothing stays open, nothing is half done.
+"""Exceptions from signal handlers at random instants of `send` and `@once`: nothing stays open, nothing is half done.
 
-A real process gets real alarms. Afterwards, while it still lives, its other threads and another process write; what it
-accepted is there exactly once, and every guarded key can be asked for again.
+A real process gets real alarms. Afterwards, while it is still alive, its other threads and another process write; what
+it accepted is there exactly once, and every guarded key can be called again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def test_ten_thousand_alarms_leave_nothing_open_and_nothing_half_done(folder: Pa
         assert process.stdin is not None
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
-        with closing(sqlite3.connect(path, timeout=2, isolation_level=None)) as other:  # while that one still lives
+        with closing(sqlite3.connect(path, timeout=2, isolation_level=None)) as other:  # while that one is still alive
             other.execute("BEGIN IMMEDIATE")
             rows = other.execute("SELECT json_extract(body, '$.order') FROM onefold_message").fetchall()
             other.execute("ROLLBACK")
@@ -98,7 +98,7 @@ def test_a_call_from_a_signal_handler_inside_a_call_is_refused_and_harms_nothing
 
 
 def test_an_exception_of_a_signal_is_not_given_to_another_threads_work(folder: Path) -> None:
-    """The main thread leads a batch of two; the alarm comes while it runs the other's piece."""
+    """The main thread leads a batch of two; the alarm fires while it runs the other thread's part."""
     engine = Database(str(folder / "batch.db"), SystemClock())
     engine.write(lambda connection: connection.execute("CREATE TABLE row (at)"))
 
@@ -162,7 +162,7 @@ def test_handlers_are_seen_through_partials_and_decorators() -> None:
         def method(self, *_: object) -> None:
             raise LookupError("method")
 
-    class Inner:  # as decorators in C have it: no code of its own
+    class Inner:  # like decorators in C: it has no code of its own
         def __init__(self) -> None:
             self.__wrapped__ = functools.partial(ring, "wrapped")
             self.call = self.__wrapped__

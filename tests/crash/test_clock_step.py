@@ -1,6 +1,6 @@
-"""The machine's clock is set while workers run: nothing runs beside itself, nothing waits for the length of the step.
+"""The machine's clock is set while workers run: nothing runs twice at once, nothing waits for the length of the step.
 
-Real processes on one file; the clock of each is the machine's and what a file says (`stepped_app.py`).
+Real processes on one file; the clock of each is the machine's plus the step in a file (`stepped_app.py`).
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class Office:
         }  # fmt: skip
 
     def set_clock(self, by_ms: int) -> None:
-        """Set it for all processes at once."""
+        """Set the clock of all processes at once."""
         new = self._step.with_suffix(".new")
         new.write_text(str(by_ms))
         new.rename(self._step)
 
     def send(self, job: str, *ids: str) -> None:
-        """From a process of its own, which opens the file now."""
+        """Send from a new process, which opens the file now."""
         subprocess.run([sys.executable, "-c", SEND, job, *ids], **self._options, check=True, timeout=PATIENCE_S)  # type: ignore[call-overload]
 
     def start(self) -> None:
-        """Another worker."""
+        """Start another worker."""
         code = "from onefold.cli.main import main; main()"
         order = [sys.executable, "-c", code, "worker", "tests.crash.stepped_app:app", "--no-progress", "--threads", "4"]
         self._workers.append(
@@ -66,7 +66,7 @@ class Office:
         )
 
     def wait_for(self, *ids: str) -> None:
-        """Until each has started."""
+        """Wait until each has started."""
         while not all(f"{one}\n" in self._told for one in ids):
             ready, _, _ = select.select([self._reading], [], [], PATIENCE_S)
             assert ready, f"of {ids} only {self._told.split()} have started"
@@ -108,10 +108,10 @@ def test_a_clock_set_forward_starts_nothing_again(office: Office, newcomer: bool
     office.set_clock(HOUR_MS)
     if newcomer:  # at once, before anybody can have noticed and noted it
         office.start()
-    for number in range(5):  # a message whose lease were over would come first, as it became visible before these
+    for number in range(5):  # a message whose lease was over would come first, since it became visible before these
         office.send("ship", f"probe-{number}")
         office.wait_for(f"probe-{number}")
-    office.gate.write_bytes(b"")  # lets the long one end
+    office.gate.write_bytes(b"")  # lets the long run end
     while office.query("SELECT status FROM onefold_record WHERE key = 'long-1'") != [(1,)]:
         pass
     assert office.started().count("long-1") == 1

@@ -1,7 +1,8 @@
-"""A dispatch, and the closing of a run, killed at every SQL statement; and on an engine without transactions at every call.
+"""A dispatch, and the closing of a run, killed at every SQL statement, or without transactions at every call.
 
-With one transaction per batch nothing is sent twice and nothing is missing, wherever the process dies. Part by part a batch
-may be sent twice, under the same keys, so that each takes effect once; and the run's numbers are the same.
+With one transaction per batch nothing is sent twice and nothing is missing, wherever the process dies. Without
+transactions a batch may be sent twice, under the same keys, so that each takes effect once; and the run's numbers are
+the same.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.crash.test_kill import Nursery
 from tests.crash.wires import Death, Side
 from tests.run.billing import NOMINAL_MS, RUN, Billing, Tick, customers
 
-ALL = customers(5)  # two batches of two, and one that only the end sends
+ALL = customers(5)  # two batches of two, and one customer that is only sent at the end
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def query(path: Path, text: str) -> list[tuple[Any, ...]]:
 def killed_everywhere(
     nursery: Nursery, folder: Path, work: str, prepare: Callable[[Billing], None]
 ) -> Iterator[tuple[Billing, Path, str]]:
-    """A kill at every statement of the work; for each the app, its file, and where it was."""
+    """Kill at every statement of the work; yields for each the app, its file, and where it was killed."""
     number = 0
     while True:
         path = folder / f"{number}.db"
@@ -71,7 +72,7 @@ def test_a_dispatch_at_every_statement(nursery: Nursery, tmp_path: Path) -> None
         standing = runs.read(billing.runtime.engine.state, RUN)
         checkpoints.add(None if standing is None else standing.run.dispatched)
         sent = [key for (key,) in query(path, "SELECT key FROM onefold_ledger WHERE event = 'dispatched' ORDER BY id")]
-        # At every moment the checkpoint, the rows and the messages say the same.
+        # At every moment the checkpoint, the rows and the messages agree.
         assert sent == billing.waiting() == ALL[: standing.run.dispatched if standing is not None else 0], where
         victim.work(billing.app, billing.runtime)
         assert billing.told("dispatched") == billing.charged == ALL, where
@@ -111,10 +112,10 @@ def test_the_closing_of_a_run_at_every_statement(nursery: Nursery, tmp_path: Pat
 
 
 class PartByPart:
-    """An engine whose `together` is no transaction, and which dies at one of the calls that write.
+    """An engine whose `together` is not a transaction, and which dies at one of the calls that write.
 
     Args:
-        at: number of the call, from 0; None never dies. side: before it took effect, or after.
+        at: number of the call, from 0; with None it never dies. side: before it took effect, or after.
     """
 
     def __init__(self, real: Any, at: int | None, side: Side) -> None:
@@ -147,7 +148,7 @@ class PartByPart:
 
 
 class _Part:
-    """A contract whose one verb that writes may be the last."""
+    """A contract whose one writing operation can be the last call."""
 
     def __init__(self, engine: PartByPart, real: Any, verb: str) -> None:
         self._engine, self._real, self._verb = engine, real, verb
@@ -169,7 +170,7 @@ class _Queues(_Part):
 
 
 def dispatch_until_death(billing: Billing, engine: PartByPart) -> str | None:
-    """Dispatch on that engine; the call at which the process died."""
+    """Dispatch on that engine; returns the call at which the process died."""
     runtime: Any = billing.runtime
     opened = runtime._opened
     assert opened is not None
@@ -192,7 +193,7 @@ def dispatch_until_death(billing: Billing, engine: PartByPart) -> str | None:
 
 
 def one_walk(at: int | None, side: Side) -> tuple[str | None, list[str], int]:
-    """A dispatch that dies there, and the next try; where it died, the calls, and how many messages were sent."""
+    """A dispatch that dies there, and the next try; returns where it died, the calls, and the number of messages."""
     billing = Billing(batch=dispatch_victim.BATCH)
     with billing.app._reopened("sqlite://:memory:", ManualClock(), SeededEntropy(0)):
         engine = PartByPart(billing.runtime.engine, at, side)

@@ -1,7 +1,8 @@
 """A process whose log was moved or removed ends, while others have begun another log on the same file.
 
-Whoever closes a SQLite file last writes its log into it and removes the log by name: here the pages would be old ones, and
-the log that of others, who would lose all that they have sent, and nothing would look damaged.
+The process that closes a SQLite file last writes its log into the file and removes the log by name. Here the pages
+would be old, and the log would belong to others, who would lose all that they have sent, while nothing would look
+damaged.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ for line in sys.stdin:
 
 
 class Sender:
-    """A process that does what it is told, one word at a time."""
+    """A process that carries out commands, one word at a time."""
 
     def __init__(self, path: Path) -> None:
         self._process = subprocess.Popen(
@@ -133,7 +134,7 @@ class OldLog:
         self.database.write(lambda writer: writer.executemany("INSERT INTO one VALUES (?)", [(n,) for n in range(500)]))
 
     def begin_another(self) -> None:
-        """As when somebody removes the log while processes run, and another one is started."""
+        """Do what happens when somebody removes the log while processes run, and another process is started."""
         run(self.path, "SELECT 1")  # what is in the log is in the file
         Path(f"{self.path}-wal").unlink()
         Path(f"{self.path}-shm").unlink()
@@ -170,7 +171,7 @@ def test_a_database_on_an_old_log_is_closed_or_dropped_and_others_keep_what_they
         old_log.database.close()
         old_log.database.close()
     held: list[object] = [old_log.database]
-    held.append(held)  # only the collector finds it
+    held.append(held)  # only the garbage collector finds it
     del old_log.database, held
     gc.collect()
     assert old_log.kept() == AS_NEW

@@ -1,7 +1,8 @@
 """Forks of real processes with an engine open: nothing that was accepted is lost, nothing runs twice, nobody is locked out.
 
-A daemon whose parent ends, a server that preloads, a pool of multiprocessing's while other threads write, a handler that
-forks. SQLite's notes about locks are inherited and the locks are not, so a child is held against the kernel's own list.
+A daemon whose parent ends, a server that preloads, a multiprocessing pool while other threads write, a handler that
+forks. SQLite's notes about locks are inherited and the locks are not, so a child is checked against the kernel's own
+list.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def test_nothing_is_lost_and_nothing_is_twice(tmp_path: Path, scene: str) -> Non
         [sys.executable, "-m", "tests.crash.forked", scene, str(path)], cwd=ROOT, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
-        out, err = process.communicate(timeout=100)  # also its children's: their ends are closed when they end
+        out, err = process.communicate(timeout=100)  # also its children's output: they close their ends when they end
     assert (process.returncode, out, err) == (0, "", "")
     rows = list(told(path))
     accepted = Counter(name for row in rows if row["what"] == "accepted" for name in row["names"])
@@ -65,7 +66,7 @@ def test_nothing_is_lost_and_nothing_is_twice(tmp_path: Path, scene: str) -> Non
 
 
 def in_child(work: Callable[[], object]) -> str:
-    """What `work` answers or raises in a forked child."""
+    """What `work` returns or raises in a forked child."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -83,7 +84,7 @@ def in_child(work: Callable[[], object]) -> str:
 
 
 def kernel_locks(path: Path) -> set[tuple[str, str]]:
-    """Of this process, as the kernel has them: which file, and what kind."""
+    """The locks of this process according to the kernel: which file, and what kind."""
     names = {os.stat(f"{path}{end}").st_ino: end for end in ("", "-shm")}
     found = set()
     for line in Path("/proc/locks").read_text().splitlines():
@@ -243,7 +244,7 @@ def test_the_parents_sign_of_life_ends_with_the_parent_and_not_with_its_child(tm
 
 
 class Renewed(MemoryStore):
-    """Says when a lease was renewed."""
+    """A store that signals when a lease was renewed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,7 +264,7 @@ def test_the_lease_of_a_long_call_in_a_child_is_renewed(tmp_path: Path) -> None:
         return str(store.renewed.wait(30)) if wait else key
 
     assert call("mine", wait=False) == "mine"
-    assert call("long", wait=True) == "True"  # the parent's keeper runs
+    assert call("long", wait=True) == "True"  # the parent's lease thread runs
     store.renewed.clear()
     assert in_child(lambda: call("theirs", wait=True)) == "True"
     assert not long.is_set()
@@ -326,7 +327,7 @@ def engine_on(path: Path, busy_ms: int = 10_000) -> Database:
 
 
 def fork(in_child: Callable[[], object] = lambda: None) -> int:
-    """Fork, and wait for the child; 0 where it did what it should."""
+    """Fork, and wait for the child; 0 if it did what it should."""
     child = os.fork()
     if child == 0:
         try:
@@ -342,7 +343,7 @@ def insert(connection: sqlite3.Connection) -> None:
 
 
 def test_a_reading_thread_that_ends_beside_a_fork_does_not_undo_it(tmp_path: Path) -> None:
-    """Its connection is closed between the fork's look at all of them and this one's turn."""
+    """Its connection is closed after the fork has listed all connections and before it comes to this one."""
     engine, other = engine_on(tmp_path / "a.db"), engine_on(tmp_path / "b.db")
     end = threading.Event()
 
@@ -452,9 +453,9 @@ os._exit(0)
 def test_a_fork_that_waits_for_a_transaction_has_no_lock_of_pythons_own_modules(
     tmp_path: Path, imported: str, how: str
 ) -> None:
-    """Their hooks were called first where they were imported after ours: the handler waited for the fork, and it for him.
+    """If imported after ours, their hooks were called first: the handler waited for the fork, and the fork for it.
 
-    Also where they are imported after the engine was opened, as by the program's first `logging.getLogger`.
+    Also if they are imported after the engine was opened, for example by the program's first `logging.getLogger`.
     """
     command = [sys.executable, "-c", WAITING_FOR_ONE_THAT_FORKS, str(tmp_path / "a.db"), imported, how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
@@ -462,7 +463,7 @@ def test_a_fork_that_waits_for_a_transaction_has_no_lock_of_pythons_own_modules(
 
 
 def test_a_fork_waits_once_for_several_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them keeps it for one slice a round, so the slices of all count."""
+    """Each of them delays it by one slice per round, so the slices of all count."""
     engines = [engine_on(tmp_path / f"{name}.db", 500) for name in "abcd"]
     begun, end = threading.Barrier(5), threading.Event()
 
@@ -490,7 +491,7 @@ def test_a_fork_waits_once_for_several_transactions(tmp_path: Path, monkeypatch:
 
 @pytest.mark.timeout(200)
 def test_a_fork_holds_nothing_while_it_waits_for_a_transaction(tmp_path: Path) -> None:
-    """Else the transaction's thread, which also writes to another file, waits for the fork that waits for it."""
+    """Otherwise the transaction's thread, which also writes to another file, waits for the fork that waits for it."""
     first, second = engine_on(tmp_path / "a.db", 1_000), engine_on(tmp_path / "b.db", 1_000)
     begun, done = threading.Event(), list[str]()
 
@@ -525,8 +526,8 @@ def test_a_fork_under_alarms_that_raise_harms_nobody_and_loses_no_alarm(tmp_path
     seen = json.loads(ran.stdout)
     assert seen["wrong"] == {}
     assert seen["rung"] >= 50
-    # One at the first line of a hook is printed by Python; for one in the few lines until all are noted, the handler is
-    # called again after the fork.
+    # A signal at the first line of a hook is printed by Python; for one in the few lines until all are noted, the
+    # handler is called again after the fork.
     assert seen["heard"] >= seen["rung"] // 2
 
 

@@ -1,4 +1,4 @@
-"""Forks beside what is not finished: a first use in another thread, and time limits that raise out of signal handlers."""
+"""Forks while something is not finished: a first use in another thread, or a time limit whose signal handler raises."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_limit_that_raised_leaves_the_next_child_able_to_use_the_file(tmp_path
 
 @pytest.mark.slow
 def test_a_refused_child_that_ends_leaves_the_log_of_others_alone(tmp_path: Path) -> None:
-    """Its connection, of the program's own, believes that nobody else has the file: closing it would delete their log."""
+    """The program's own connection believes that nobody else has the file: closing it would delete the others' log."""
     path = tmp_path / "r.db"
     command = [sys.executable, "-m", "tests.crash.forked_own", str(path)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:

@@ -1,4 +1,4 @@
-"""A limit by a signal that comes anywhere while SQLite's file is opened: children that are forked later can use the file."""
+"""A time limit by a signal fires while a SQLite file is opened: children forked later can still use the file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PATIENCE_S = 300
-# The limit comes at the nth line of the modules that open the file, for n = 1, 2, ... until one opening gets through.
+# The limit fires at the nth line of the modules that open the file, for n = 1, 2, ... until an opening gets through.
 PROGRAM = """
 import gc, os, signal, sys
 import onefold

@@ -1,4 +1,4 @@
-"""An engine that was opened before a fork, used by parent and child: whose life, whose claims, whose events."""
+"""An engine that was opened before a fork, used by parent and child: whose presence, whose claims, whose events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteEn
 
 
 def owners(engine: SqliteEngine) -> list[str]:
-    """Whom the messages in flight belong to."""
+    """The owners of the messages in flight."""
     return [str(one.owner) for one in engine.queues.peek("orders", limit=10) if one.state == "in_flight"]
 
 
@@ -46,7 +46,7 @@ def test_a_child_that_appears_leaves_the_parents_sign_of_life_alone(engine: Sqli
 
 
 def test_what_a_child_receives_is_its_own(engine: SqliteEngine) -> None:
-    """Also from a queue that was opened before the fork: who finds the parent dead must not end what the child holds."""
+    """Also from a queue opened before the fork: noticing the parent's death must not end the child's claims."""
     queue = engine.queues.open("orders")
     queue.send([Entry(body="1"), Entry(body="2")])
     queue.receive(1)

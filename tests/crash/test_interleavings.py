@@ -1,8 +1,8 @@
 """Every interleaving of two and three workers on one operation, with deaths, zombies and lost answers, on the real code.
 
-`world.py` says what can happen, `walk.py` walks it, `judge.py` has the rules, and `plants.py` the faults that show that
-the rules bite. The gate walks bounds that take about half a minute together; ONEFOLD_SOAK=1 walks wider ones. Each test
-prints how many histories it walked (pytest -s).
+`world.py` says what can happen, `walk.py` walks it, `judge.py` has the rules, and `plants.py` has the faults that show
+that the rules work. The gate walks bounds that take about half a minute together; ONEFOLD_SOAK=1 walks wider ones. Each
+test prints how many histories it walked (pytest -s).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ BOUNDS = (
 @pytest.mark.parametrize("bounds", BOUNDS, ids=str)
 @pytest.mark.parametrize("on_unknown", ["rerun", "probe"])
 def test_external_effects(on_unknown: str, bounds: Bounds) -> None:
-    """`rerun`: another effect only after each doubt. A probe that fences: one effect, whatever the partner keeps."""
+    """`rerun`: another effect only after each doubt. A probe that fences: one effect, whatever the partner stores."""
     with staged(on_unknown) as stage:
         assert walked(stage, bounds).interleavings > 10_000
 
@@ -84,7 +84,7 @@ def test_small_walks(on_unknown: str) -> None:
 
 @pytest.mark.parametrize("on_unknown", ["rerun", "hold", "probe"])
 def test_calls_under_once(on_unknown: str) -> None:
-    """The same promises, of a guarded function; one that nobody follows, which needs no script, has the same histories."""
+    """The same promises for a guarded function; without an observer it needs no script, and has the same histories."""
     bounds = Bounds(workers=2, deliveries=4, deaths=2, waits=2, faults=1, renewals=1) if SOAK else SMALL
     with staged(on_unknown, calls="plain") as stage:
         plain = walked(stage, bounds)
@@ -95,7 +95,7 @@ def test_calls_under_once(on_unknown: str) -> None:
 
 @pytest.mark.parametrize("calls", ["plain", "followed"])
 def test_calls_that_die_are_held_after_so_many(calls: str) -> None:
-    """After one death, with `crashes=1`, no other effect happens although `on_unknown` is to run again."""
+    """After one death, with `crashes=1`, no other effect happens, although `on_unknown` says to run again."""
     with staged("rerun", calls=calls, crashes=1) as stage:
         assert walked(stage, Bounds(workers=2, deliveries=3, deaths=2, waits=2)).interleavings > 500
 
@@ -118,7 +118,7 @@ def test_merging_situations_leaves_out_no_history() -> None:
         (NoFence, "rerun", {}, "write"),
         (NoFence, "probe", {}, "write"),
         (NoFence, "rerun", {"transactional": True}, "write"),
-        # Not only a rule of form: without the fence, runs happen that nobody ever hears of.
+        # Not a mere formality: without the fence, runs happen that nobody ever learns about.
         (NoFence, "rerun", {"deaf_to": ("write", "result")}, "effects"),
         (FenceRestarts, "rerun", {}, "fence"),
         (FenceRestarts, "hold", {}, "fence"),
@@ -168,7 +168,7 @@ def test_a_plant_without_a_fault_is_left_alone() -> None:
 
 
 def test_a_probe_that_only_looks_does_not_stop_a_slow_run() -> None:
-    """The limit that the guarantees page names: between the look and the new run, the old one may still go on."""
+    """The limit named on the guarantees page: between probe and new run, the old run may still go on."""
     with staged("look") as stage, pytest.raises(Violation) as found:
         Walk(stage, MIDDLE)
     assert found.value.rule == "effects"

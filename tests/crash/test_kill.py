@@ -1,8 +1,8 @@
 """SIGKILL of real processes on a real file: at every statement, and at random moments under load.
 
-Transactional effects are rows of the same file, counted by plain SQL: none lost, none doubled. External effects are lines of
-a file: none lost, and each double stands in the ledger as a takeover whose outcome was unknown. Nothing here waits for time
-to pass: victims say where they are, handlers say through a pipe that they run.
+Transactional effects are rows of the same file, counted by plain SQL: none lost, none doubled. External effects are
+lines of a file: none lost, and each double is in the ledger as a takeover whose outcome was unknown. Nothing here waits
+for time to pass: victims report where they are, handlers report through a pipe that they run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.crash import victim
 
 SOAK = os.environ.get("ONEFOLD_SOAK") == "1"
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60.0  # a test that waits so long has failed
+PATIENCE_S = 60.0  # a test that waits this long has failed
 
 
 class Nursery:
@@ -47,7 +47,7 @@ class Nursery:
         self._orders, self._words = self._process.stdin, self._process.stdout
 
     def kill_one(self, **order: Any) -> str | None:
-        """Start a victim, kill it when it is where it should die; where that was, None when it never got there."""
+        """Start a victim and kill it where it should die; returns where that was, or None if it never got there."""
         self._orders.write(json.dumps(order) + "\n")
         self._orders.flush()
         word, number = self._words.readline().split()
@@ -61,7 +61,7 @@ class Nursery:
         return where if died else None
 
     def close(self) -> None:
-        """Let it end."""
+        """Let the parent of the victims end."""
         self._orders.close()
         assert self._process.wait(20) == 0
         self._words.close()
@@ -75,7 +75,7 @@ def nursery() -> Iterator[Nursery]:
 
 
 class Place:
-    """One file with its effects, made anew for each kill."""
+    """One file with its effects, new for each kill."""
 
     def __init__(self, folder: Path, on_unknown: str) -> None:
         folder.mkdir(parents=True)
@@ -104,11 +104,11 @@ class Place:
         return {key for (key,) in self.query("SELECT key FROM onefold_record WHERE status = 1")}
 
     def told(self, key: str) -> set[str]:
-        """What the ledger says of a key."""
+        """The events that the ledger has for a key."""
         return {event for event, of in self.query("SELECT event, key FROM onefold_ledger") if of == key}
 
     def recover(self) -> list[str]:
-        """Another process notices the death and does what is left, at once; the dead owners."""
+        """Another process notices the death and does what is left, at once; returns the dead owners."""
         runtime = self.shop.app.runtime()
         runtime.engine.appear()
         dead: list[str] = []
@@ -126,7 +126,7 @@ class Place:
 def killed_everywhere(
     nursery: Nursery, folder: Path, job: str, on_unknown: str = "rerun"
 ) -> Iterator[tuple[Place, str, set[str]]]:
-    """A kill at every statement; for each: the place after recovery, where it was, and what was in doubt then."""
+    """Kill at every statement; yields the place after recovery, where it was killed, and what was in doubt then."""
     number = 0
     while True:
         place = Place(folder / str(number), on_unknown)
@@ -167,7 +167,7 @@ def test_an_effect_outside_at_every_statement(nursery: Nursery, tmp_path: Path) 
         if doubted:
             windows.append(where)
     assert kills > 40
-    # The window, in the victim's own words: from the effect to the commit of its record, once for each of the two.
+    # The window, by the victim's names of points: from the effect to its record's commit, once for each of the two.
     assert [where for where in windows if "effect" in where] == [
         where for where in windows if where.endswith("after the effect")
     ]
@@ -233,7 +233,7 @@ class Field:
         subprocess.run([sys.executable, "-c", code], **self._options(), check=True, timeout=PATIENCE_S)
 
     def start(self, *options: str) -> subprocess.Popen[bytes]:
-        """Another worker."""
+        """Start another worker."""
         code = "from onefold.cli.main import main; main()"
         worker = subprocess.Popen(
             [sys.executable, "-c", code, "worker", "tests.crash.load_app:app", "--no-progress", *options],
@@ -247,13 +247,13 @@ class Field:
         return {"cwd": ROOT, "env": self._environment, "pass_fds": [self._writing]}
 
     def at_work(self, calls: int) -> subprocess.Popen[bytes]:
-        """Wait until handlers have said so often that they run; the worker that said so last and is still there."""
+        """Wait until handlers have reported this many times; returns the last reporting worker that still exists."""
         by_id = {worker.pid: worker for worker in self.workers}
         last: int | None = None
         while calls > 0 or last is None:
             ready, _, _ = select.select([self._reading], [], [], PATIENCE_S)
             assert ready, "nobody works any more"
-            said = os.read(self._reading, 4 * max(calls, 1))  # written four bytes at a time, and so never torn
+            said = os.read(self._reading, 4 * max(calls, 1))  # written four bytes at a time, and so never split
             calls -= len(said) // 4
             ids = (int.from_bytes(said[place : place + 4], "big") for place in range(0, len(said), 4))
             last = next((one for one in reversed(list(ids)) if one in by_id), last)
@@ -315,7 +315,7 @@ def test_random_kills_under_load(field: Field) -> None:
     field.python(SEND.format(orders=ORDERS, groups=GROUPS))
     for _ in range(3):
         field.start("--threads", "4", "--group", "5")
-    share = ORDERS * 5 // KILLS  # each order is five signs of work, and some are made twice
+    share = ORDERS * 5 // KILLS  # each order gives five reports of work, and some are made twice
     for _ in range(KILLS):
         field.kill(field.at_work(1 + int(entropy.fraction() * 1.4 * share)))
         field.start("--threads", "4", "--group", "5")
@@ -325,7 +325,7 @@ def test_random_kills_under_load(field: Field) -> None:
 
 
 def judge(field: Field) -> None:
-    """0 lost, 0 double; what happened twice outside was in doubt, and the ledger says so."""
+    """Assert: 0 lost, 0 double; what happened twice outside was in doubt, and the ledger says so."""
     keys = {f"o-{number}" for number in range(ORDERS)}
     for table in ("entered", "posted"):
         counts = Counter(key for (key,) in field.query(f"SELECT key FROM {table}"))
@@ -357,5 +357,5 @@ def judge(field: Field) -> None:
     )
     ((deaths, freed),) = dead
     print(f"{deaths} deaths noticed, {freed} messages freed, {len(doubled)} effects doubled in doubt")  # noqa: T201 - pytest -s
-    assert deaths > KILLS * 3 // 4  # the last ones may hold nothing that anybody waits for
+    assert deaths > KILLS * 3 // 4  # the last ones killed may hold nothing that anybody waits for
     assert freed > KILLS

@@ -1,6 +1,6 @@
-"""A soft time limit that is an OSError, as most are, at each line of ours: it arrives as it is, and nothing happens twice.
+"""A soft time limit that is an OSError, as most are, at each line of ours: it is raised as it is, nothing happens twice.
 
-The signal comes at the first line that it has not come at yet, until a call goes through without one.
+The signal fires at the first line where it has not fired yet, until a call gets through without one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TooLate(TimeoutError):
 
 
 class NotNow(onefold.TransientError):
-    """Another, of a program that wants its job to be tried again."""
+    """The limit of a program that wants its job to be tried again."""
 
 
 def is_step(frame: types.FrameType) -> bool:
@@ -50,7 +50,7 @@ def is_step(frame: types.FrameType) -> bool:
 
 
 def is_finaliser(frame: types.FrameType) -> bool:
-    """Whether what is raised here is printed and forgotten by Python, whoever's it is."""
+    """Whether Python prints and forgets whatever is raised here."""
     if frame.f_code.co_qualname in ("in_child.<locals>.<lambda>", "register.<locals>.<lambda>"):
         return True
     above: types.FrameType | None = frame
@@ -66,14 +66,14 @@ def is_called_by_weakref(frame: types.FrameType) -> bool:
 
 
 class Limit:
-    """A limit that comes once in each call, at a line at which it has not come before.
+    """A limit that fires once in each call, at a line at which it has not fired before.
 
     Args:
         kind: what its handler raises.
 
     Attributes:
-        where: the line at which it came in the last call; empty when it did not.
-        waits: it does not come yet.
+        where: the line at which it fired in the last call; empty when it did not.
+        waits: whether it must not fire yet.
     """
 
     def __init__(self, kind: type[Exception]) -> None:
@@ -96,9 +96,9 @@ class Limit:
         return self.trace
 
     def calls(self, call: Callable[[int], object]) -> Iterator[str]:
-        """Make the call again and again, until the limit does not come any more; what each raised, by its class and text.
+        """Repeat the call until the limit no longer fires; yields class and text of what each call raised.
 
-        Not the exceptions: their frames would keep sockets that nobody had got yet.
+        It does not yield the exceptions: their frames would keep sockets alive that nobody has received yet.
         """
         for number in itertools.count():
             self.where, raised = "", "nothing"
@@ -131,7 +131,7 @@ def limit(kind: type[Exception] = TooLate) -> Iterator[Limit]:
 
 
 def opened(path: Path) -> SqliteEngine:
-    """As `onefold.store` opens one, to be closed."""
+    """An engine as `onefold.store` opens it, which the test closes."""
     return SqliteEngine(
         str(path), clock=SystemClock(), entropy=SystemEntropy(), owner=SystemEntropy().token(), url=str(path)
     )

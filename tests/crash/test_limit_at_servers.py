@@ -1,4 +1,4 @@
-"""A soft time limit that comes while a server is waited for is the caller's: no client takes it for the server's."""
+"""A soft time limit that fires while a call waits for a server reaches the caller: no client swallows it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ PATIENCE_S = 20.0
 
 
 class TooLate(TimeoutError):
-    """As most write it."""
+    """A soft time limit, as most programs write it."""
 
 
 class Refused(ConnectionError):
-    """Another OSError."""
+    """A soft time limit that is another OSError."""
 
 
 class Plain(Exception):
-    """No OSError."""
+    """A soft time limit that is not an OSError."""
 
 
 class Silent:
-    """A server that answers nothing but what a new connection says first; at the first call the limit comes.
+    """A server that answers only what a new connection sends first; at the first call the limit fires.
 
     Attributes:
-        calls: how many have come; each on a connection of its own, as the first was torn.
+        calls: how many have arrived; each on a connection of its own, because the first was interrupted.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Silent:
             self._open.append(connection)
             while (
                 (said := connection.recv(65_536)) and b"CLIENT" in said and b"GET" not in said
-            ):  # redis-py says its name
+            ):  # redis-py sends its name
                 connection.sendall(b"+OK\r\n" * said.count(b"CLIENT"))
             if said == b"end":
                 return

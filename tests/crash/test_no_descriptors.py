@@ -1,4 +1,4 @@
-"""A process that has no file descriptor left for a while: what needs one is refused for now, and the worker goes on."""
+"""A process without free file descriptors for a while: what needs one is a transient error, and the worker goes on."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ if __name__ == "__main__":
 
 
 def run(arguments: list[str], folder: Path, warned: str = "") -> str:
-    """What a Python process in the folder printed; it must end well, with one such line on standard error or none."""
+    """What a Python process in the folder printed; it must exit with 0, and print at most one such warning."""
     done = subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
     )

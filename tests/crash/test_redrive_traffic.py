@@ -1,7 +1,7 @@
 """Stopped FIFO groups are sent back while messages go on arriving: no group is ever run out of order.
 
-Two workers and a producer are processes of their own; the operator is this one, which sends back whatever is dead as soon
-as it sees it. Nothing is killed. Afterwards every message has been run once, each group from its first to its last.
+Two workers and a producer are processes of their own; this process is the operator, who sends back dead letters as soon
+as there are any. Nothing is killed. Afterwards every message has been run once, each group from its first to its last.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ app.close()
 
 
 class Yard:
-    """One file, its workers and what they did."""
+    """One file, its workers, and what they did."""
 
     def __init__(self, folder: Path) -> None:
         self.url, self.effects, once = f"sqlite:///{folder / 'lines.db'}", folder / "effects", folder / "once"
@@ -56,7 +56,7 @@ class Yard:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def python(self, code: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """A process of its own."""
+        """Start a process that runs this code."""
         started = subprocess.Popen(
             [sys.executable, "-c", code, *arguments],
             cwd=ROOT,
@@ -67,7 +67,7 @@ class Yard:
         return started
 
     def worker(self) -> subprocess.Popen[bytes]:
-        """A worker as a user starts it."""
+        """Start a worker as a user does."""
         code = "from onefold.cli.main import main; main()"
         return self.python(code, "worker", "tests.crash.redrive_app:app", "--no-progress")
 
@@ -83,14 +83,14 @@ class Yard:
 
 
 def send_back(session: AdminSession) -> int:
-    """Send back all that is dead, as `onefold dlq redrive --all --no-watch` does; how many went."""
+    """Send back all dead letters, as `onefold dlq redrive --all --no-watch` does; returns how many went."""
     messages = list(dead_letters.find(session, Select()))
     if not messages:
         return 0
     try:
         work = Redrive(session, messages, watch=False, per_second=500, select=Select())
         return work.run(lambda _: None).sent
-    except errors.TransientError:  # a worker had the group in its hands all the time: the next try
+    except errors.TransientError:  # a worker had messages of the group in flight all the time: try again
         return 0
 
 
@@ -111,7 +111,7 @@ def test_groups_are_sent_back_in_order_while_messages_arrive(tmp_path: Path) -> 
             sent_back += went
             under_traffic += bool(went) and producer.poll() is None
             if not went:
-                session.clock.wait(session.never, 5)  # until a group stops: nothing tells of that
+                session.clock.wait(session.never, 5)  # until a group stops: there is no signal for that
         assert producer.wait(PATIENCE_S) == 0
         assert [worker.poll() for worker in workers] == [None, None]
         session.close()

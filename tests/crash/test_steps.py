@@ -1,9 +1,9 @@
 """The crash loop: a process dies before and after every step and every part of a settlement; nothing is lost or doubled.
 
-Each scenario is run once without a death, which says how many points there are, and then once for each point, with both
-ways in which others learn of the death, with one-transaction settlements and with settlements walked part by part. What
-must be true is said by each scenario; what is common to all is in `kept_promise`. The one window, between an external
-effect and its record, is pinned by name.
+Each scenario is run once without a death, which shows how many points there are, and then once for each point, with
+both ways in which others learn of the death, with one-transaction settlements and with settlements done part by part.
+Each scenario says what must be true; what is common to all is in `kept_promise`. The one window, between an external
+effect and its record, is checked by the names of its points.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Payload = dict[str, Any]
 
 
 def kept_promise(done: Trial, keys: set[str], *, reruns: bool) -> None:
-    """External effects: each once, but for those that were in doubt at the death under a policy that runs again."""
+    """Assert that each external effect happened once, except those in doubt at the death if the policy runs again."""
     counts = Counter(done.booked)
     for key in keys:
         assert done.status(key) == "completed", (key, done.status(key))
@@ -65,7 +65,7 @@ def test_an_external_effect(one_transaction: bool) -> None:
 
 
 class Held(External):
-    """The same, parked when in doubt."""
+    """The same, held when in doubt."""
 
     on_unknown = "hold"
 
@@ -87,7 +87,7 @@ def test_an_external_effect_that_is_held(one_transaction: bool) -> None:
     assert {len(one.booked) for one in held} == {
         0,
         1,
-    }  # held although it had not happened, and because it had
+    }  # held once although the effect had not happened, and once because it had
 
 
 class Probed(External):
@@ -137,7 +137,7 @@ def test_rows_of_a_group_of_three() -> None:
 
 
 class RowsAndFailures(Rows):
-    """The same; the second of the group fails for now the first time, the third for good."""
+    """The same; the second of the group fails temporarily the first time, the third fails for good."""
 
     def declare(self, app: onefold.App, done: Trial) -> None:
         self.orders = app.queue("orders")
@@ -194,7 +194,7 @@ def test_messages_of_a_handler_leave_when_it_completed(one_transaction: bool) ->
     if one_transaction:
         assert not {died for died in sent_twice if died and "commit" not in died}
     else:
-        assert any(died and "store.clear_outbox" in died for died in sent_twice)  # and its receivers dropped it
+        assert any(died and "store.clear_outbox" in died for died in sent_twice)  # their receivers drop them
 
 
 class RowsAndOutbox(Rows):
@@ -228,7 +228,7 @@ def test_rows_and_messages_leave_together() -> None:
 
 
 class Retried(External):
-    """Fails for now, without an effect, the first two times."""
+    """Fails temporarily, without an effect, the first two times."""
 
     def declare(self, app: onefold.App, done: Trial) -> None:
         self.orders = app.queue("orders")
@@ -352,7 +352,7 @@ def test_a_group_of_three_in_order(one_transaction: bool) -> None:
 
 
 class FifoRetry(Fifo):
-    """The first of the group fails for now; the others wait for it."""
+    """The first of the group fails temporarily; the others wait for it."""
 
     fails = onefold.TransientError
 
@@ -419,7 +419,7 @@ def test_a_group_goes_on_when_what_stopped_it_is_done_after_all(one_transaction:
 
 
 class FifoSkipped(Fifo):
-    """The first of the group fails for good and is passed over."""
+    """The first of the group fails for good and is skipped."""
 
     fails = onefold.PermanentError
     after_failure = "skip"

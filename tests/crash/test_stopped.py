@@ -1,7 +1,8 @@
-"""SIGSTOP of real processes in the middle of a handler, for longer than their lease: nothing runs beside it, and it goes on.
+"""SIGSTOP of real processes in a handler, for longer than their lease: nothing runs at the same time, and it goes on.
 
-The processes say through a pipe that a handler has begun, and it ends when a byte in another lets it. That the lease of a
-stopped process is over, and was not taken over, shows in the log of the one that works on.
+The processes report through a pipe that a handler has begun, and it ends when it can read a byte from another pipe. The
+log of the other process, which goes on working, shows that the lease of a stopped process is over and was not taken
+over.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60.0  # a test that waits so long has failed
+PATIENCE_S = 60.0  # a test that waits this long has failed
 CLI = [sys.executable, "-c", "from onefold.cli.main import main; main()"]
 APP = "tests.crash.stopped_app:app"
 Process = subprocess.Popen[str]
@@ -38,7 +39,7 @@ class Field:
             os.mkfifo(path)
         self._begun, self._gate = (
             os.open(path, os.O_RDWR) for path in pipes.values()
-        )  # so that none is ever at its end
+        )  # so that neither ever reaches its end
         self.begins: list[str] = []
         self.environment = {
             **os.environ,
@@ -49,7 +50,7 @@ class Field:
         self._started: list[Process] = []
 
     def start(self, *command: str) -> Process:
-        """A process of its own group, whose log is read."""
+        """Start a process in a process group of its own, whose log is read."""
         process = subprocess.Popen(
             command, cwd=ROOT, env=self.environment, start_new_session=True, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -73,7 +74,7 @@ class Field:
         assert not self.run(sys.executable, "-c", f"import tests.crash.stopped_app as one; {calls}")
 
     def begun(self) -> tuple[str, int]:
-        """Wait until another handler has begun: its key, and its process."""
+        """Wait until another handler has begun; returns its key and its process."""
         while not self.begins:
             ready, _, _ = select.select([self._begun], [], [], PATIENCE_S)
             assert ready, "nobody works"
@@ -106,16 +107,16 @@ class Field:
             return found
 
     def received(self) -> list[tuple[int, int, str | None]]:
-        """Of each message that was received: how often, until when it is hidden, and by whom it is held."""
+        """For each message that was received: how often, until when it is hidden, and who holds it."""
         with closing(sqlite3.connect(self.path)) as connection:
             return connection.execute("SELECT delivery, visible_at_ms, owner FROM onefold_received").fetchall()
 
     def was_met(self) -> None:
-        """Wait until a worker has received a message that another had, and has given it back; or has begun its run."""
+        """Wait until a worker has received another worker's message, and has released it or begun its run."""
         wait_until(lambda: self.is_working() or any(one[0] > 1 and one[2] is None for one in self.received()))
 
     def lease_is_over(self) -> None:
-        """Wait until the lease of what runs has been over for a second."""
+        """Wait until the lease of the running operation has been over for a second."""
         now = "(julianday('now') - 2440587.5) * 86400000"
         query = f"SELECT 1 FROM onefold_record WHERE status = 0 AND lease_until_ms < {now} - 1000"
         with closing(sqlite3.connect(self.path)) as connection:
@@ -135,7 +136,7 @@ class Field:
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
-    """Look again and again."""
+    """Check again and again until it is so."""
     for _ in range(int(PATIENCE_S * 20)):
         if is_so():
             return
@@ -161,7 +162,7 @@ def logged(process: Process, *events: str) -> dict[str, Any]:
 
 
 def answer(process: Process) -> str:
-    """What a call came to."""
+    """The result that a call printed."""
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     return out.strip()
@@ -177,7 +178,7 @@ def field(tmp_path: Path) -> Iterator[Field]:
 @pytest.mark.parametrize("job", ["ship", "follow"])
 @pytest.mark.parametrize("how", ["threads", "child", "parent"])
 def test_a_handler_whose_process_was_stopped_goes_on_alone(field: Field, job: str, how: str) -> None:
-    """`child`: it runs in a child process, and all of them are stopped. `parent`: that child goes on meanwhile."""
+    """`child`: it runs in a child process, and all processes are stopped. `parent`: the child goes on meanwhile."""
     keys = ["a"] if job == "ship" else ["a", "b"]
     field.send(job, *keys)
     first = field.worker(*(["--processes", "1"] if how != "threads" else []))
@@ -249,7 +250,7 @@ def test_a_stopped_process_that_is_killed_is_taken_over(field: Field) -> None:
 
 @pytest.mark.parametrize("how", ["sleeps", "hangs in C", "is stopped"])
 def test_a_child_whose_parent_was_killed_ends_and_its_run_is_taken_over(field: Field, how: str) -> None:
-    """Else it would keep its key, since it shares its parent's presence lock: for 12 hours, and hold its group."""
+    """Otherwise it would keep its key for 12 hours, since it shares its parent's lock, and hold up its group."""
     field.send("hang" if how == "hangs in C" else "ship", "a")
     first = field.worker("--processes", "1")
     _, child = field.begun()
@@ -272,7 +273,7 @@ def test_a_call_whose_process_was_stopped_goes_on_alone(field: Field) -> None:
     os.killpg(first.pid, signal.SIGSTOP)
     field.lease_is_over()
     second = field.caller("a")
-    select.select([], [], [], 1.5)  # fifteen looks of the second call, which must not begin
+    select.select([], [], [], 1.5)  # fifteen checks by the second call, which must not begin
     assert second.poll() is None
     assert not field.is_working()
     os.killpg(first.pid, signal.SIGCONT)

@@ -1,7 +1,7 @@
-"""A disk that fills up: what was accepted is worked off, with nothing but what the disk itself has, and then there is room.
+"""A disk that fills up: what was accepted is worked off, with no more space than the disk has, and then there is room.
 
-On a real disk of 8 MB where one may be mounted; everywhere on one that is small by agreement (`tiny_disk_app.py`), where the
-files are held against its size after every send.
+On a real disk of 8 MB where one may be mounted; everywhere on a disk that pretends to be small (`tiny_disk_app.py`),
+where the files are compared with its size after every send.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ READ = "SELECT job, status, count(*) FROM onefold_record GROUP BY 1, 2 ORDER BY 
 
 
 class Disk:
-    """A folder on a small disk, and processes that work there."""
+    """A folder on a small disk, and the processes that work there."""
 
     def __init__(self, folder: Path, outside: Path, disk_bytes: int | None) -> None:
         self.folder, self.shipped_path = folder, outside / "shipped"
@@ -79,15 +79,15 @@ class Disk:
         return ran.stdout
 
     def fill(self, least: int, most: int, seed: int) -> list[str]:
-        """Send until twenty messages were refused; what was accepted."""
+        """Send until twenty messages were refused; returns what was accepted."""
         return self._run(FILL, str(least), str(most), str(seed)).split("\n")[:-1]
 
     def fill_with_small(self) -> int:
-        """Send small messages until twenty calls were refused; how many were accepted."""
+        """Send small messages until twenty calls were refused; returns how many were accepted."""
         return int(self._run(FILL_WITH_SMALL))
 
     def drain(self) -> None:
-        """A worker, as a user starts it, until nothing is left."""
+        """Run a worker, as a user starts it, until nothing is left."""
         code = "from onefold.cli.main import main; main()"
         self._run(code, "worker", "tests.crash.tiny_disk_app:app", "--no-progress", "--until-empty")
 
@@ -103,7 +103,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     if request.param == "mounted":
         order = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
         mounted = os.geteuid() == 0 and subprocess.run(order, capture_output=True, check=False).returncode == 0
-    # Where nothing may be mounted, the agreed disk is tried with another seed of sizes.
+    # Where nothing may be mounted, the pretended disk is tried with another seed of sizes.
     yield Disk(folder, tmp_path, None if mounted else DISK_BYTES)
     if mounted:
         subprocess.run(["umount", "-l", str(folder)], check=True, timeout=PATIENCE_S)

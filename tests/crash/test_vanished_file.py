@@ -1,7 +1,7 @@
 """The database file, or its log, is removed or replaced while real processes work on it.
 
-Nothing may be accepted that nobody would find again; what was put in the file's place must not be touched by the old log;
-whoever works on the old one ends with an error, whether it has work or not.
+Nothing may be accepted that nobody would find again; the old log must not touch what was put in the file's place;
+a process that works on the old file ends with an error, whether it has work or not.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class Shop:
         return os.read(self._reading, 100).decode().strip()
 
     def backup(self, path: Path) -> Path:
-        """A copy as `onefold` and SQLite make them."""
+        """Make a backup with SQLite's own means."""
         with closing(sqlite3.connect(self.path)) as source, closing(sqlite3.connect(path)) as target:
             source.backup(target)
         return path
 
     def worker_error(self) -> str:
-        """What the worker says as it ends by itself, which it must with an error."""
+        """What the worker prints when it ends by itself, as it must, with an error."""
         _, said = self.worker.communicate(timeout=PATIENCE_S)
         assert self.worker.returncode not in (0, None), said
         assert "Traceback" not in said
@@ -105,7 +105,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 def found_in(path: Path) -> tuple[str, int]:
-    """Whether a file is whole, and how many messages were ever sent into it; as a new process finds it."""
+    """Whether a file is intact, and how many messages were ever sent into it, as a new process sees it."""
     code = (
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]);"
         "print(c.execute('PRAGMA integrity_check').fetchone()[0]);"
@@ -148,7 +148,7 @@ def test_a_backup_renamed_over_the_live_file_stays_as_it_was(shop: Shop, tmp_pat
     shop.app.close()
     assert found_in(shop.path) == before
     assert shop.path.read_bytes() == bytes_before
-    # A new process works on what was put there.
+    # A new process works on the file that was put there.
     again = onefold.App("vanish", url=f"sqlite:///{shop.path}")
     assert again.runtime().engine.queues.depth("parcels").visible == 0
     again.close()
@@ -253,7 +253,7 @@ def test_after_a_truncated_log_was_noticed_nothing_is_written_and_no_function_is
     with pytest.raises(errors.StorageError):
         engine.read(
             lambda reader: reader.execute("PRAGMA quick_check").fetchall()
-        )  # its own small cache has not all of it
+        )  # its own small cache does not have all of it
     for key in ("before", "after", "after"):
         with pytest.raises(errors.StorageError, match="damaged by an earlier call"):
             charge(key)

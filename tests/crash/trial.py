@@ -1,10 +1,10 @@
 """One trial of the crash loop: a process works on real queues and records, dies at one point, and another one finishes.
 
 A `Scenario` declares jobs, sends messages and says what must be true at the end; `Trial` runs it on the production path
-(runner, grouper, SQLite in memory, a manual clock) with every verb on a wire. After the death either time passes until
-leases and visibilities are over, or the dead owner is found at once. What stands then is looked at with plain SQL and
-peeks, never through the code under test. Never here: expectations.
-Invariant: the second process has no faults, and is given bounded time.
+(runner, grouper, SQLite in memory, a manual clock) with every operation on a wire. After the death either time passes
+until leases and visibilities are over, or the dead owner is found at once. The result is read with plain SQL and peeks,
+never through the code under test. Does not contain: expectations.
+Invariant: the second process has no faults, and has a bounded time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Ends = Literal["time passes", "found dead"]
 
 
 class Point(NamedTuple):
-    """Where the first process dies, and how the world gets to know of it."""
+    """Where the first process dies, and how others learn of its death."""
 
     at: int | None
     side: Side = "before"
@@ -45,18 +45,18 @@ class Point(NamedTuple):
 
 
 class Scenario(Protocol):
-    """What is run. One object serves one trial."""
+    """What is run. Each trial has an object of its own."""
 
     def declare(self, app: onefold.App, trial: Trial) -> None:
-        """Queues and jobs; handlers have their effects through the trial."""
+        """Declare queues and jobs; handlers have their effects through the trial."""
         ...
 
     def send(self) -> None:
-        """The messages."""
+        """Send the messages."""
         ...
 
     def check(self, trial: Trial) -> None:
-        """What must be true once everything has drained."""
+        """Assert what must be true once everything has drained."""
         ...
 
 
@@ -65,8 +65,9 @@ class Trial:
 
     Attributes:
         wire: with the trace of the first process.
-        booked: effects outside, in order, by key. doubted: keys that had their effect but no completed record at the death.
-        died: where, None when nothing broke.
+        booked: effects outside, in order, by key.
+        doubted: keys that had their effect but no completed record at the death.
+        died: where it died; None when nothing broke.
     """
 
     def __init__(self, scenario: Scenario, point: Point, *, one_transaction: bool) -> None:
@@ -85,18 +86,18 @@ class Trial:
         scenario.declare(self.app, self)
 
     def emit(self, event: Event) -> None:
-        """Hear what is told."""
+        """Receive an event."""
         self.events.append(event)
 
     def book(self, key: str) -> None:
-        """An effect outside; on the wire, so that the process can die right before and right after it."""
+        """Have an effect outside; on the wire, so that the process can die right before and right after it."""
         self._living.call("effect", self.booked.append, key)
 
     # -- two processes ---------------------------------------------------------------------------------------
 
     @contextmanager
     def opened(self) -> Iterator[Runtime]:
-        """The engine, for as long as the trial is looked at."""
+        """The engine, while the trial is examined."""
         with self.app._reopened("sqlite://:memory:", self.clock, SeededEntropy(0)) as runtime:
             runtime.engine.database.write(lambda connection: connection.execute("CREATE TABLE effect (key TEXT)"))  # type: ignore[attr-defined]  # SQLite's own
             yield runtime
@@ -123,7 +124,7 @@ class Trial:
         self._work(runtime)
 
     def _work(self, runtime: Runtime) -> None:
-        """What a worker's loop does, in this thread, until nothing is left in the queues that have jobs."""
+        """Do what a worker's loop does, in this thread, until nothing is left in the queues that have jobs."""
         runner = make_runner(
             runtime,
             self.app.jobs,

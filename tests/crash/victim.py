@@ -1,10 +1,10 @@
-"""Processes that are killed: each works on a real file, stops at a chosen point, says so, and waits for its end.
+"""Processes that are killed: each works on a real file, stops at a chosen point, reports it, and waits to be killed.
 
-`python -m tests.crash.victim` reads one order a line (JSON) and forks a process for each, so that the imports are paid once.
-A point is a statement that SQLite is about to run on the writer's connection, or one side of an effect outside. What the
-process writes to its standard output: `pid N`, then `at K NAME` and silence, or `done K` when there was no such point; the
-parent process adds `gone`. Here too: the app that the test itself goes on with.
-Never here: kills, judging. Invariant: the work is done in one thread in one order, so that points have numbers.
+`python -m tests.crash.victim` reads one order per line (JSON) and forks a process for each, so that the imports are
+paid once. A point is a statement that SQLite is about to run on the writer's connection, or one side of an effect
+outside. The process writes to its standard output: `pid N`, then `at K NAME` and nothing more, or `done K` when there
+was no such point; the parent process adds `gone`. This module also has the app with which the test itself continues.
+Does not contain: kills, judging. Invariant: the work is done in one thread in one order, so that points have numbers.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ LEASE_MS = 30_000
 
 
 def point(name: str) -> None:
-    """Nothing, unless this process is to be killed here."""
+    """Do nothing, unless this process is to be killed here."""
 
 
 class Shop:
     """The app: `ship` has its effect in a file, `enter` in a table of the engine's own file and in a letter.
 
     Args:
-        path: the database. effects: the file, one line for each effect. on_unknown: of `ship`.
+        path: the database. effects: the file, one line for each effect. on_unknown: the policy of `ship`.
     """
 
     def __init__(self, path: str, effects: str, on_unknown: Any = "rerun") -> None:
@@ -67,7 +67,7 @@ class Shop:
 
 
 def work(app: onefold.App, runtime: Runtime) -> None:
-    """What a worker's loop does, in this thread, until nothing is visible."""
+    """Do what a worker's loop does, in this thread, until nothing is visible."""
     runner = make_runner(runtime, app.jobs, app.registry.job_of, lease_ms=LEASE_MS, sinks=Sinks(), history="brief")
     grouper = Grouper(runner)
     while True:
@@ -78,7 +78,7 @@ def work(app: onefold.App, runtime: Runtime) -> None:
 
 
 def perform(runner: Runner, grouper: Grouper, ready: list[Execution]) -> None:
-    """Perform and finish runs, and what waited behind them."""
+    """Perform and finish runs, and the runs that waited behind them."""
     while ready:
         following = grouper.perform([run for run in ready if run.job.policy.effect != "external"])
         for run in ready:
@@ -89,7 +89,7 @@ def perform(runner: Runner, grouper: Grouper, ready: list[Execution]) -> None:
 
 
 def die_at(number: int, runtime: Runtime) -> list[str]:
-    """Say when point `number` is reached, and wait there for the end; the points so far."""
+    """Report when point `number` is reached, and wait there to be killed; returns the points so far."""
     global point  # noqa: PLW0603 - handlers call it by its name
     passed: list[str] = []
 
@@ -116,7 +116,7 @@ def _live(order: dict[str, Any]) -> None:
 
 
 def main(live: Callable[[dict[str, Any]], None] = _live) -> None:
-    """Fork a process for each order, which `live` is called in."""
+    """Fork a process for each order, and call `live` in it."""
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

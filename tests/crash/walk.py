@@ -1,9 +1,9 @@
-"""An exhaustive walk: every choice in every situation, to the end, with the judge listening.
+"""An exhaustive walk: every choice in every situation, to the end, watched by the judge.
 
 A situation is reached by repeating the choices that led there. Situations that are alike in everything that matters are
-walked once, and the number of ways to go on from each is kept, so that the count of histories is exact. At the end of each
-history faults are off and what is left must drain.
-Never here: what can happen (`world.py`). Invariant: no history within the bounds is left out.
+walked once, and the number of continuations of each is kept, so that the count of histories is exact. At the end of
+each history faults are off and what is left must drain.
+Does not contain: what can happen (`world.py`). Invariant: no history within the bounds is left out.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Walk:
 
     Args:
         stage: database, job and policy. bounds: what may happen.
-        merge: walk situations that are alike once; False walks every history from its beginning to its end.
+        merge: walk equal situations only once; False walks every history from its beginning to its end.
 
     Attributes:
-        interleavings: how many histories there are. situations: how many of their situations differ.
+        interleavings: how many histories there are. situations: how many different situations they have.
     """
 
     def __init__(self, stage: Stage, bounds: Bounds, *, merge: bool = True) -> None:

@@ -1,8 +1,8 @@
-"""Wires across every verb of a backend: a process that runs on them dies at a chosen call, before or after it took effect.
+"""Wires around every operation of a backend: a process on them dies at a chosen call, before or after it took effect.
 
-A `Wire` counts the calls of all verbs of all contracts, and the two sides of each effect in a handler; the trace of a run
-without a death says which points there are. Never here: what must be true afterwards.
-Invariant: a wire that is not to break changes nothing.
+A `Wire` counts the calls of all operations of all contracts, and the two sides of each effect in a handler; the trace
+of a run without a death says which points there are. Does not contain: what must be true afterwards.
+Invariant: a wire without a breaking point changes nothing.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Side = Literal["before", "after"]
 
 
 class Death(KeyboardInterrupt):
-    """The process ends here. What a handler raises is caught, this is not."""
+    """The process ends here. Unlike a handler's exceptions, this is not caught."""
 
 
 class Wire:
     """Counts calls and breaks at one of them.
 
     Args:
-        at: number of the call, from 0; None never breaks.
+        at: number of the call, from 0; with None it never breaks.
         side: before the call took effect, or after it, so that its answer is lost.
 
     Attributes:
@@ -37,10 +37,10 @@ class Wire:
         self._open: list[Any] = []
 
     def call(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Do it, unless the process dies here.
+        """Make the call, unless the process dies here.
 
         Raises:
-            Death: it does.
+            Death: the process dies here.
         """
         dies = len(self.trace) == self._at
         self.trace.append(name)
@@ -55,12 +55,12 @@ class Wire:
         return answer
 
     def clean_up(self) -> None:
-        """What the operating system does for a dead process: its open transactions are rolled back."""
+        """Do what the operating system does for a dead process: roll back its open transactions."""
         for effects in self._open:
             effects.rollback()
 
     def backend(self, real: Backend, *, one_transaction: bool) -> Backend:
-        """A backend on this wire; without `one_transaction`, one whose settlements are walked part by part."""
+        """A backend on this wire; without `one_transaction`, its settlements are done part by part."""
         return Backend(
             store=Wired(real.store, "store", self),
             ledger=Wired(real.ledger, "ledger", self),
@@ -72,7 +72,7 @@ class Wire:
 
 
 class Wired:
-    """A contract whose every verb goes through a wire."""
+    """A contract of which every operation goes through a wire."""
 
     def __init__(self, real: Any, name: str, wire: Wire) -> None:
         self._real = real

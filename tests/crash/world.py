@@ -1,8 +1,8 @@
 """A small world of workers on one operation, moved one step at a time on the real runner, script and SQLite store.
 
-One message that can be delivered again at any moment, a manual clock, a partner that keeps no keys. What happens next is a
-choice: a worker takes its next step, dies, or time passes beyond every lease, so that a slow worker goes on as a zombie.
-Never here: what to choose (`walk.py`), rules of right and wrong (`judge.py`).
+There is one message that can be delivered again at any moment, a manual clock, and a partner that keeps no keys. What
+happens next is a choice: a worker takes its next step or dies, or time passes beyond every lease, so that a slow worker
+goes on as a zombie. Does not contain: what to choose (`walk.py`), rules of right and wrong (`judge.py`).
 Invariant: the same choices lead to the same situation.
 """
 
@@ -33,7 +33,7 @@ DRAIN_ROUNDS_MAX = 12
 
 
 class Choice(NamedTuple):
-    """What happens next: to whom (-1 for time itself), and what."""
+    """What happens next: to which worker (-1 for time itself), and what."""
 
     worker: int
     what: str
@@ -49,7 +49,7 @@ class Bounds(NamedTuple):
         workers: processes. deliveries: how often the message is delivered in all.
         deaths: how many workers die. waits: how often time passes beyond every lease.
         faults: how many handlers fail, or lose the answer of their effect. renewals: heartbeats.
-        steps_max: of one history; what is longer is cut off (and drained).
+        steps_max: steps of one history; a longer one is cut off (and drained).
     """
 
     workers: int
@@ -62,21 +62,21 @@ class Bounds(NamedTuple):
 
 
 class Partner:
-    """Somebody else's system, where the effect happens; keeps no keys. A probe that fences makes it refuse older runs."""
+    """Somebody else's system, where the effect happens. Keeps no keys; a fencing probe makes it refuse older runs."""
 
     def __init__(self) -> None:
         self.booked: list[int] = []
         self.refuses_below = 0
 
     def book(self, fence: int) -> bool:
-        """The effect; False when this run was fenced off."""
+        """Have the effect; False when this run was fenced off."""
         if fence < self.refuses_below:
             return False
         self.booked.append(fence)
         return True
 
     def look(self, fence: int, *, fences: bool) -> int | None:
-        """Which run booked, if any; from now on older runs than the one that asks are refused, when `fences`."""
+        """Which run booked, if any; with `fences`, runs older than the asking one are refused from now on."""
         if fences:
             self.refuses_below = max(self.refuses_below, fence)
         return self.booked[0] if self.booked else None
@@ -90,7 +90,7 @@ class Worker:
         self.life = 0
         self.runner: Runner | None = None  # made with the first delivery of each life
         self.run: Execution | None = None
-        self.ending: tuple[object, ...] | None = None  # of a call that was made: what it returned, or raised
+        self.ending: tuple[object, ...] | None = None  # what the call returned or raised, if it was made
 
     @property
     def owner(self) -> str:
@@ -98,7 +98,7 @@ class Worker:
 
 
 class World:
-    """Everything that is there in one history. Built anew on the same database for each.
+    """Everything in one history. Built again for each history, on the same database.
 
     Args:
         stage: database, job and policy. bounds: what may happen.
@@ -114,14 +114,14 @@ class World:
         self.judge = Judge(stage.doubles, stage.deaf_to)
         self.partner = Partner()
         self.workers = [Worker(place) for place in range(bounds.workers)]
-        self.behaviour = "go on"  # of the handler that is called next
+        self.behaviour = "go on"  # what the next handler does
         self._objection: Violation | None = None  # raised where a handler's exceptions are caught
         self.steps = 0
 
     # -- what may happen -------------------------------------------------------------------------------------
 
     def choices(self) -> list[Choice]:
-        """Everything that can happen next. None: the history is over."""
+        """Everything that can happen next. An empty list: the history is over."""
         if self.steps >= self.bounds.steps_max:
             return []
         some: list[Choice] = []
@@ -141,7 +141,7 @@ class World:
             if self._left["deaths"]:
                 some.append(Choice(worker.place, "die unseen"))
                 some.append(Choice(worker.place, "die and be found"))
-        # Time matters only to who is at work, and to leases that still run.
+        # Time matters only to workers at work, and to leases that still run.
         if self._left["waits"] and some and self._lease_runs():
             some.append(Choice(-1, "time passes"))
         return some
@@ -156,7 +156,7 @@ class World:
         return row is not None and row["status"] == 0 and row["lease_until_ms"] > self.clock.now_ms()
 
     def happen(self, choice: Choice, *, again: bool = False) -> None:
-        """Let it happen; `again` when it happened before, in another history.
+        """Make it happen; `again` when it has happened before, in another history.
 
         Raises:
             Violation: the judge objects.
@@ -236,7 +236,7 @@ class World:
             self.judge.rested(worker.owner)
 
     def _step(self, worker: Worker) -> None:
-        """What `Runner.perform` and `finish` do, one step of it."""
+        """Take one step of what `Runner.perform` and `finish` do."""
         runner, run = worker.runner, worker.run
         assert runner is not None
         assert run is not None
@@ -247,7 +247,7 @@ class World:
                 runner.start(run)
                 assert start.refused is None
             case script.Call() if self._stage.transactional:
-                # From the first row to the commit nobody else can write: handler and settlement are one step.
+                # Nobody else can write from the first row to the commit: handler and settlement are one step.
                 grouper = Grouper(runner)
                 assert grouper.perform([run]) == []
                 self._rest(worker)
@@ -268,7 +268,7 @@ class World:
         self.judge.rested(worker.owner)
 
     def emit(self, event: Event) -> None:
-        """Hear what is told."""
+        """Receive an event."""
         self.judge.told(event.actor or "", event.name, event.detail)
 
     def handle(self, ctx: onefold.Context) -> int:
@@ -298,8 +298,8 @@ class World:
     def state(self) -> tuple[object, ...]:
         """Everything that can matter from here on. Two histories with equal states have equal futures.
 
-        Left out: instants but for whether the lease still runs (everything else lasts longer than any history), and the
-        names of workers: a situation in which two workers have changed places is the same situation.
+        Left out: instants, except whether the lease still runs (everything else lasts longer than any history), and the
+        names of workers: a situation in which two workers have swapped places is the same situation.
         """
         row = self._stage.row()
         now_ms = self.clock.now_ms()
@@ -314,7 +314,7 @@ class World:
             rows = (*row[:11], row["lease_until_ms"] > now_ms)
         judged = self.judge.state(now_ms)
         workers = [self._worker_state(worker) for worker in self.workers]
-        # Names: each worker is called by its place among the sorted ones, anybody else is "gone".
+        # Names: each worker is named by its position after sorting, anybody else is "gone".
         best: tuple[object, ...] | None = None
         for order in permutations(range(len(workers))):
             names = {self.workers[place].owner: index for index, place in enumerate(order)}
@@ -350,7 +350,7 @@ class World:
     # -- the end ---------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Faults off: whoever is still at work is gone, time passes, a last worker is given the message until it is over.
+        """Faults off: workers still at work end, time passes, and a last worker gets the message until it is over.
 
         Raises:
             Violation: the judge objects.

@@ -1,4 +1,4 @@
-"""What tests of stores take from the answers to claims."""
+"""Reading the answers to claims, for tests of stores."""
 
 from __future__ import annotations
 

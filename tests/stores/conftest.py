@@ -1,6 +1,6 @@
 """One PostgreSQL and one Redis server for all tests of a process that do nothing to the server itself.
 
-Each test has a database of its own, or begins with an empty Redis. Never here: what only one module needs.
+Each test has a database of its own, or begins with an empty Redis. Does not contain: what only one module needs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture
 def url(postgres: str) -> Iterator[str]:
-    """Of an empty database, without tables."""
+    """The URL of an empty database, without tables."""
     with postgres_books.database(postgres) as url:
         yield url
 
@@ -46,7 +46,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def books(server: str) -> Iterator[RedisBackend]:
-    """A record store on that server, which forgets everything first."""
+    """A record store on that server, which is emptied first."""
     with redis_books.opened(server) as books:
         yield books
 

@@ -18,7 +18,7 @@ _NUMBERS = itertools.count()
 
 @contextmanager
 def shared_server() -> Iterator[str]:
-    """The URL of a server whose commits are not synced: for tests that ask nothing of a crash."""
+    """The URL of a server whose commits are not synced: for tests that are not about crashes."""
     with postgres(fsync="off", max_connections="200") as url:
         yield url
 
@@ -37,7 +37,7 @@ def database(url: str, **options: str) -> Iterator[str]:
 
 @contextmanager
 def books(url: str, clock: ManualClock | None = None) -> Iterator[PostgresBackend]:
-    """A record store, made when it is not there."""
+    """A record store, whose tables are made if they do not exist."""
     opened = PostgresBackend(url, clock=clock or ManualClock(NOW), create=True)
     try:
         yield opened
@@ -46,7 +46,7 @@ def books(url: str, clock: ManualClock | None = None) -> Iterator[PostgresBacken
 
 
 def sql(url: str, statement: str, *values: object) -> list[tuple]:
-    """What another connection sees, or does."""
+    """Run a statement on a connection of its own; the rows that it returns."""
     with psycopg.connect(url, autocommit=True) as link:
         cursor = link.execute(statement.encode(), values or None)
         return cursor.fetchall() if cursor.description else []

@@ -1,6 +1,6 @@
-"""Books on a Redis server for the tests of this room: opened on an empty server, closed with the test.
+"""Record stores on a Redis server for the tests of this folder: opened on an empty server, closed with the test.
 
-Never here: assertions. Invariant: each test begins with an empty server.
+Does not contain: assertions. Invariant: each test begins with an empty server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onefold.entropy import SystemEntropy
 
 @contextmanager
 def opened(url: str, *, empty: bool = True) -> Iterator[RedisBackend]:
-    """Books on this server, which forgets everything first unless told otherwise."""
+    """A record store on this server, which is emptied first unless `empty` is False."""
     if empty:
         with client(url) as direct:
             direct.flushall()

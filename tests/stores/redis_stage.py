@@ -1,7 +1,7 @@
-"""The stage of the walk of interleavings with its records on Redis, kept by two processes by turns.
+"""The stage of the walk of interleavings with its records on Redis, written by two processes in turn.
 
-The queue, the history and the judge stay as they are in `tests/crash`. Never here: what a history may do.
-Invariant: each verb goes through another process than the one before, so that no picture of a record is fresh.
+The queue, the history and the judge are those of `tests/crash`. Does not contain: what a history may do.
+Invariant: each operation goes through a different process than the one before, so that no cached record is fresh.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.stores.redis_books import client, opened
 
 
 class ByTurns(Plant):
-    """One store of several processes; each verb is another's."""
+    """One store as several processes see it; each operation is done by the next process."""
 
     def __init__(self, processes: list[RedisBackend]) -> None:
         super().__init__(processes[0].store)
@@ -32,11 +32,11 @@ class ByTurns(Plant):
 
     @_store.setter
     def _store(self, store: Any) -> None:
-        """Set by Plant; the turns are what counts."""
+        """Ignore the store that Plant sets: the processes in turn are used instead."""
 
 
 class Row(tuple[object, ...]):
-    """A record as the walk reads it: by place and by name."""
+    """A record as the walk reads it: by position and by name."""
 
     NAMES = (
         "status", "fence", "owner", "parked", "doubt", "started_fence", "attempts", "crashes", "budget_closed", "result",
@@ -68,13 +68,13 @@ class RedisStage(Stage):
             direct.flushall()
 
     def row(self) -> Any:
-        """The record as it stands on the server."""
+        """The record as it is on the server."""
         records = self._records.scan(limit=2)
         assert len(records) < 2
         return Row.of(records[0]) if records else None
 
     def end_owner(self, owner: str, now_ms: int) -> None:
-        """Redis is not told of dead processes: their leases run out."""
+        """Do nothing: Redis does not learn of dead processes, whose leases run out."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Record servers under what tears a process: a fork with connections open, and an exception out of a signal's handler."""
+"""Record servers when a process is interrupted: by a fork with open connections, by a signal's exception."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def redis_url() -> Iterator[str]:
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """How a forked child ended that did this."""
+    """The exit code of a forked child that did this work."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -42,7 +42,7 @@ def test_an_answer_that_was_torn_away_is_not_taken_for_the_next_calls(redis_url:
 
     def torn(client: Any) -> None:
         connection = client.connection_pool.get_connection()
-        connection.send_command("BLPOP", "nothing", "0.2")  # its answer comes after the next call has looked
+        connection.send_command("BLPOP", "nothing", "0.2")  # its answer arrives after the next call has checked for one
         client.connection_pool.release(connection)
         raise KeyboardInterrupt
 
@@ -81,7 +81,7 @@ def test_a_connection_to_postgresql_that_was_in_use_at_the_fork_stays_the_parent
         def forking(link: Link) -> int:
             child = os.fork()
             if child == 0:
-                return -1  # comes back with the parent's connection in hand
+                return -1  # comes back with the parent's connection in use
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             return backend(link)
 

@@ -35,7 +35,7 @@ READS = {"GetItem", "BatchGetItem", "Query", "Scan", "DescribeTable"}
 
 
 class Place(Struct, frozen=True):
-    """A store: its URL, and one by which nothing can be written."""
+    """A store: its URL, and one that allows no writing."""
 
     url: str
     reading: str
@@ -178,7 +178,7 @@ def test_a_settlement_without_its_row_is_said_to_have_happened_or_has_not(
             with pytest.raises(errors.StorageError, match="This user may not write the history") as caught:
                 held.settle(deciding, "bad-1", done=done, result="1" if done else None)
         was_settled = held.listed(deciding) == []
-        assert was_settled == (where != "sqlite")  # which has one transaction for both
+        assert was_settled == (where != "sqlite")  # SQLite has one transaction for both
         assert ("was settled, but the row that says so could not be written" in str(caught.value)) == was_settled
         if was_settled:
             assert f"Its record is {'completed' if done else 'released'}" in str(caught.value)
@@ -186,7 +186,7 @@ def test_a_settlement_without_its_row_is_said_to_have_happened_or_has_not(
 
 @pytest.mark.parametrize("where", PLACES)
 def test_each_death_and_failure_of_a_call_is_in_the_history(where: str) -> None:
-    """Written with the claim that notices it, on each store; what a customer's complaint is held against, weeks later."""
+    """Written with the claim that notices it, on each store; the evidence when a customer complains weeks later."""
     clock = ManualClock(SystemClock().now_ms() - 60_000)
     with PLACES[where]() as place, session(place.url) as owner:
         ways: list[BaseException | None] = [ValueError("bank says no\nDETAIL:  Key (id)=(1)"), Dead(), Dead(), None]
@@ -232,7 +232,7 @@ def test_each_death_and_failure_of_a_call_is_in_the_history(where: str) -> None:
 
 
 class Dead(BaseException):
-    """A process that ends without a word."""
+    """A process that ends without reporting anything."""
 
 
 def fails(order: str) -> str:
@@ -253,7 +253,7 @@ def test_commands_take_the_url_of_a_store(place: Place, charge: Any, tmp_path: P
         assert "secret" not in said.stdout
         again = (
             place.reading if redact.masked(place.reading) == place.reading else "URL"
-        )  # for a ticket, or to be copied
+        )  # to be pasted into a ticket, or copied
         assert f"--url{shlex.quote(again)}" in "".join(said.stdout.split())
     refused = commands.run("dlq", "list", "--url", place.url)
     assert refused.returncode != 0

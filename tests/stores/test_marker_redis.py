@@ -1,4 +1,4 @@
-"""Something under a record's key that cannot be read is not quoted by what is reported of it."""
+"""A value under a record's key that cannot be read is reported without being quoted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of operations on each store: a guard and an app's job of one name are kept apart, wherever the records are."""
+"""Names of operations on each store: a guard and a job with one name are kept apart, wherever the records are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record server that has to be connected to again while this process may open few files, or none: not for now."""
+"""A record server must be reconnected to while this process can open few files or none: a transient error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 PATIENCE_S = 120
-# With none, one, two ... descriptors to be had: a driver opens a socket, and perhaps what it waits with.
+# With no, one, two ... descriptors available: a driver opens a socket, and perhaps another one to wait with.
 PROGRAM = """
 import os, resource, socket, sys
 import onefold

@@ -1,4 +1,4 @@
-"""The page of a store for records (Redis, PostgreSQL, DynamoDB): what applies answers, the rest says why it does not."""
+"""The page of a record store (Redis, PostgreSQL, DynamoDB): what applies works, the rest says why it does not."""
 
 from __future__ import annotations
 

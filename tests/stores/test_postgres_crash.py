@@ -1,7 +1,7 @@
-"""PostgreSQL and its clients killed in the middle: nothing answered is lost, rows and records stand together or not at all.
+"""PostgreSQL and its clients killed in the middle: nothing acknowledged is lost; rows and records exist both or not.
 
-Every commit is synced here. A killed process does not lose what the kernel has taken over, so a power cut is not proven by
-this; that fsync is called is the server's promise, and `check` warns where it was switched off.
+Every commit is synced here. A killed process does not lose what it has passed to the kernel, so this proves nothing
+about power cuts; that fsync is called is the server's promise, and `check` warns where it was switched off.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SIGNALS = [signal.SIGQUIT, signal.SIGKILL]
 
 
 class Mortal:
-    """A server that can be killed and started again on what it left."""
+    """A server that can be killed and started again on the same files."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
@@ -49,9 +49,9 @@ class Mortal:
         self._process = self._life.enter_context(postgres_server(self._folder, self.port))
 
     def kill(self, how: signal.Signals) -> None:
-        """SIGQUIT: it stops at once without writing anything down. SIGKILL: every process of it, in whatever it does."""
+        """SIGQUIT: it stops at once without writing anything. SIGKILL: each of its processes, whatever it is doing."""
         if how == signal.SIGKILL:
-            self._process.send_signal(signal.SIGSTOP)  # or it would see its children die, and act
+            self._process.send_signal(signal.SIGSTOP)  # or it would notice that its children die, and react
             for pid in children(self._process.pid):
                 os.kill(pid, how)
         self._process.send_signal(how)
@@ -277,7 +277,7 @@ def test_a_client_killed_at_any_step_leaves_all_of_its_run_or_nothing_and_no_loc
             child.kill()
         hold = Hold(ask("a").key, "A", 1)
         assert standing(opened, hold) == (EVERYTHING if step == "committed" else NOTHING)
-        if step != "committed":  # whoever takes over waits for nobody
+        if step != "committed":  # the next process need not wait for anybody
             (answer,) = opened.store.claim([ask("a", "B", at_ms=NOW + LEASE_MS)], NOW + LEASE_MS)
             assert isinstance(answer, Claimed)
             assert answer.doubt

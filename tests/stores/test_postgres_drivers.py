@@ -36,7 +36,7 @@ def shop(url: str, tmp_path: Path) -> Iterator[OutboxShop]:
 
 
 def passed_on(shop: OutboxShop) -> list[str]:
-    """The keys of what a relay finds committed; the same orders are there."""
+    """The keys of the messages that a relay finds committed; checks that the same orders exist."""
     relay = shop.relay()
     relay.check()
     relay.close()
@@ -138,7 +138,7 @@ def test_outbox_tables_that_asyncpg_cannot_use(shop: OutboxShop, url: str, postg
                 with pytest.raises((errors.TransientError, errors.UsageError)):
                     await shop.ship.asend({"id": "o-9"}, connection=connection)
 
-    with pytest.raises((asyncpg.InterfaceError, asyncpg.PostgresConnectionError)):  # of its end, without a connection
+    with pytest.raises((asyncpg.InterfaceError, asyncpg.PostgresConnectionError)):  # its end fails without a connection
         asyncio.run(sell())
     assert passed_on(shop) == []
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 
 class Walked:
-    """Records on PostgreSQL, messages elsewhere: what the record's transaction leaves is walked after it."""
+    """Records on PostgreSQL, messages elsewhere: what the record's transaction leaves is done step by step after it."""
 
     def __init__(self, backend: settlement.Backend, opened: PostgresBackend) -> None:
         self._backend = backend
@@ -46,7 +46,7 @@ class Walked:
 
 
 class Shop(EffectContract):
-    """A record store on PostgreSQL, queues in memory, and a table of the handlers' own."""
+    """A record store on PostgreSQL, queues in memory, and a table for the handlers' rows."""
 
     def open_parts(self, opened: PostgresBackend, clock: ManualClock) -> None:
         self.clock = clock
@@ -113,7 +113,7 @@ class TestContract(Shop):
             yield
 
     def test_an_outbox_that_cannot_be_sent_undoes_its_rows_and_leaves_the_others(self) -> None:
-        """Here queues are elsewhere: run and rows stand, the outbox waits in the record for the redelivery."""
+        """Here the queues are elsewhere: run and rows stay, and the outbox waits in the record for the redelivery."""
         effects = self.commit.effects(LIMIT_MS)
         delivery, hold = self.begin("a")
         self.insert(effects.open(), "a")
@@ -346,9 +346,9 @@ def test_a_handler_that_hangs_is_cut_off_by_the_server_and_its_locks_go(shop: Sh
     assert shop.finish(effects, shop.perform(effects, "a", *first)) == BOTH
     connection = effects.open()
     (pid,) = connection.execute("SELECT pg_backend_pid()").fetchone()
-    # Waits in the server until the other one is gone: no sleep here, and its own lock timeout is 3 s.
+    # Waits in the server until the other connection is gone: there is no sleep here, and its own lock timeout is 3 s.
     assert shop.store.renew([first[1]], NOW + 60_000) == [True]
-    for _ in range(200):  # its locks go a moment before its row in this view; the wait is the server's
+    for _ in range(200):  # its locks go a moment before its row in this view; the server does the waiting
         if shop.sql("SELECT count(*), pg_sleep(0.02)::text FROM pg_stat_activity WHERE pid = %s", pid)[0][0] == 0:
             break
     else:
@@ -365,7 +365,7 @@ def test_a_handler_that_hangs_is_cut_off_by_the_server_and_its_locks_go(shop: Sh
 
 
 def kill(shop: Shop, connection: Any) -> None:
-    """End the server's side of a connection, and wait until it is gone."""
+    """End the server's side of a connection, and wait until it has ended."""
     shop.sql("SELECT pg_terminate_backend(%s, 5000)", connection.info.backend_pid)
 
 
@@ -399,7 +399,7 @@ def test_a_connection_that_is_lost_at_any_step_takes_rows_and_records_with_it(sh
     assert (shop.rows(), shop.statuses([first[1], second[1]])) == ([], ["in_progress"] * 2)
     assert shop.finish(effects, shop.perform(effects, "a", *first)) == BOTH
     effects.commit()
-    assert (shop.rows(), shop.messages("work")) == (["a"], ["b"])  # a later commit settles nothing of the lost one
+    assert (shop.rows(), shop.messages("work")) == (["a"], ["b"])  # a later commit settles nothing of the lost run
 
 
 def test_a_connection_that_is_lost_before_the_next_handler_is_told_to_both(shop: Shop) -> None:

@@ -1,7 +1,7 @@
-"""Random histories on the PostgreSQL store, answer by answer the same as in a dumber store; and the walk of interleavings.
+"""Random histories on the PostgreSQL store, compared with a simpler store, and the walk of interleavings.
 
-The histories are those of `tests/property`, the walk is that of `tests/crash`, both with the records on PostgreSQL; in the
-walk of transactional jobs the handlers' rows are there too.
+The histories are those of `tests/property`, the walk is that of `tests/crash`, both with the records on PostgreSQL; in
+the walk of transactional jobs the handlers' rows are there too.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ TestPostgresWorkers.settings = settings(stateful_step_count=40)
 
 
 class Row(tuple[object, ...]):
-    """A record as the walk reads it: by place and by name."""
+    """A record as the walk reads it: by position and by name."""
 
     NAMES = (
         "status", "fence", "owner", "parked", "doubt", "started_fence", "attempts", "crashes", "budget_closed", "result",
@@ -92,7 +92,7 @@ class Row(tuple[object, ...]):
 
 
 class RecordCommit:
-    """What becomes of records; messages are the walk's own."""
+    """Commits records; the messages belong to the walk."""
 
     def __init__(self, opened: PostgresBackend) -> None:
         self._books = opened
@@ -110,12 +110,12 @@ class Parts:
     """An engine of the walk, with its records on PostgreSQL."""
 
     def __init__(self, opened: PostgresBackend, database: Any) -> None:
-        self.database = database  # the walk sets its clock; nothing of the walk is kept there
+        self.database = database  # the walk sets its clock, but keeps nothing in it
         self.commit, self.ledger, self.state = RecordCommit(opened), opened.ledger, opened.state
 
 
 class PostgresStage(Stage):
-    """As `Stage`, with records and handlers' rows on PostgreSQL, where nobody knows of dead processes."""
+    """As `Stage`, with records and handlers' rows on PostgreSQL, where nobody learns of dead processes."""
 
     def __init__(self, opened: PostgresBackend, on_unknown: str, *, transactional: bool) -> None:
         super().__init__(on_unknown, transactional=transactional)
@@ -156,7 +156,7 @@ def staged(opened: PostgresBackend, on_unknown: str, *, transactional: bool = Fa
 
 
 def insert(world: World, ctx: onefold.Context) -> int:
-    """The handler of a transactional job, in this database's words."""
+    """The handler of a transactional job, with this database's SQL."""
     if world.behaviour == "fail":
         raise onefold.TransientError("The partner refused for now.", todo="Try again.")
     ctx.connection.execute("INSERT INTO effect (fence) VALUES (%s)", (ctx.fence,))

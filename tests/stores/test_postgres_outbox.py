@@ -1,4 +1,4 @@
-"""Outbox tables in PostgreSQL: sent if and only if the program's transaction commits, passed on once, whatever is killed."""
+"""Outbox tables in PostgreSQL: sent if, and only if, the transaction commits; passed on once, despite kills."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def url(server: str) -> str:
-    """A database with the tables and a table of orders, made anew."""
+    """A new database with the tables and a table of orders."""
     base = server.rpartition("/")[0]
     with psycopg.connect(server, autocommit=True) as link:
         link.execute("DROP DATABASE IF EXISTS books WITH (FORCE)")
@@ -124,7 +124,7 @@ def test_on_asynchronous_connections(shop: OutboxShop, url: str) -> None:
 
 
 def test_a_relay_that_waits_hears_of_a_commit(shop: OutboxShop, url: str) -> None:
-    """By the notice alone: the look that comes all the same is an hour away."""
+    """Only through the notice: the next regular check is an hour away."""
     passed, ended = threading.Event(), threading.Event()
 
     class Table:

@@ -1,4 +1,4 @@
-"""What PostgreSQL refuses, said with the name of the role that it refused."""
+"""What PostgreSQL refuses is reported with the name of the role that it refused."""
 
 from __future__ import annotations
 

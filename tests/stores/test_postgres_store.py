@@ -134,7 +134,7 @@ def test_a_heartbeat_beside_transactions_that_lock_in_another_order_never_deadlo
         return kept
 
     def work() -> int:
-        """Transactions that were not overtaken by a renewal twenty times in a row, which is told and no deadlock."""
+        """Transactions not overtaken by a renewal twenty times in a row; that is reported, and is not a deadlock."""
         done = 0
         for _ in range(40):
             effects = opened.effects(10_000)
@@ -354,7 +354,7 @@ def test_the_sweep_removes_expired_records_and_no_others_a_few_at_a_time(opened:
     assert store.renew(holds[:1], NOW + KEPT_MS + 1) == [True]
     with psycopg.connect(url) as other:
         other.execute("SELECT FROM onefold.record WHERE key = 'failed' FOR UPDATE")
-        assert opened.sweep(NOW + KEPT_MS) == 1  # not what runs, nor what somebody has locked
+        assert opened.sweep(NOW + KEPT_MS) == 1  # not what is running, nor what somebody has locked
     assert opened.sweep(NOW + KEPT_MS) == 1
     assert [opened.sweep(NOW + KEPT_MS + 1, limit=4) for _ in range(3)] == [4, 2, 0]
     assert [record.key.key for record in opened.records.scan()] == ["parked"]

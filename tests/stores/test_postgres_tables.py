@@ -1,4 +1,4 @@
-"""The tables, the URL, and what is looked at before work begins: refused with what to run, or warned of."""
+"""The tables, the URL and the checks before work begins: an error says what to run, or there is a warning."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def warnings(url: str) -> list[str]:
 
 
 def test_settings_that_lose_what_was_answered_are_warned_of(opened: PostgresBackend, url: str) -> None:
-    assert [text.split()[0] for text in opened.check()] == ["fsync"]  # this server of the tests has it off
+    assert [text.split()[0] for text in opened.check()] == ["fsync"]  # the tests' server has it off
     sql(url, "ALTER TABLE onefold.record SET UNLOGGED")
     said = warnings(f"{url}?options=-csynchronous_commit%3Doff")
     assert [text.split(":")[0] for text in said] == ["fsync is off", "synchronous_commit is off", "Not logged"]

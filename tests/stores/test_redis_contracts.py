@@ -1,4 +1,4 @@
-"""The Redis books pass the whole Store, RecordAdmin, Ledger and State contracts, on one server and on a cluster."""
+"""The Redis store passes the whole Store, RecordAdmin, Ledger and State contracts, on one server and on a cluster."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Random histories on the Redis store, answer by answer the same as in a dumber store; and the walk of interleavings.
+"""Random histories on the Redis store, compared answer by answer with a simpler store; and the walk of interleavings.
 
-In the histories every verb goes through another of two processes by turns, each with its own picture of the records, so
-that guesses are wrong as often as right. The walk is that of `tests/crash` with the records on Redis.
+In the histories two processes do the operations in turn, each with its own cache of the records, so
+that its guesses are wrong as often as right. The walk is that of `tests/crash` with the records on Redis.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BOUNDS = [
 
 
 class RedisWorkers(Workers):
-    """Two processes on one server, by turns."""
+    """Two processes on one server, in turn."""
 
     url = ""
 
@@ -58,8 +58,8 @@ class RedisWorkers(Workers):
 
     @rule()
     def look(self) -> None:
-        """Every record that is there is on one shelf, and every shelf that names it is the right one."""
-        next(self.turns)  # another order of turns from here on
+        """Every existing record is on one shelf, and every shelf that names it is the right one."""
+        next(self.turns)  # from here on the processes take turns in another order
         records = self.processes[0].records
         scanned = {record.key: record for record in records.scan()}
         standing = self.processes[0].store.read(KEYS, 0)

@@ -1,4 +1,4 @@
-"""What lies on a Redis server: the lists that operators look through, the names of things, and a record as bytes."""
+"""What is stored on a Redis server: the lists that operators read, the names of keys, and a record as bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_shelf_names_the_newest_only_but_every_parked_one(
             books.store.write([(hold, outcome)], at_ms)
     assert [record.key.key for record in books.records.scan(status="failed")] == ["failed-4", "failed-3", "failed-2"]
     assert len(books.records.scan(parked=True)) == 5
-    # What a shelf does not name is there all the same.
+    # A record that no shelf names exists nevertheless.
     assert len(books.records.find("failed-0")) == 1
 
 
@@ -66,7 +66,7 @@ def test_names_of_records_that_went_or_moved_on_are_passed_over(
         books.store.write([(hold, fail())], NOW + number)
     for number in (8, 7, 6, 3):
         direct.delete(NAMES.record(RecordKey("tenant", "job", f"key-{number}")))
-    books.store.claim([ask("key-7", at_ms=NOW + 20)], NOW + 20)  # absent, so its old place was not taken back
+    books.store.claim([ask("key-7", at_ms=NOW + 20)], NOW + 20)  # absent, so it is not removed from its old place
     assert [record.key.key for record in books.records.scan(status="failed", limit=3)] == ["key-5", "key-4", "key-2"]
     assert [record.key.key for record in books.records.scan(limit=3)] == ["key-7", "key-5", "key-4"]
     assert len(books.records.scan()) == 6

@@ -1,4 +1,4 @@
-"""Redis servers that die, refuse, are full, are replicas or somebody else; and what `check` says about settings."""
+"""Redis servers that die, refuse, are full, or are replicas or not Redis; and what `check` says about settings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def open_books(url: str) -> RedisBackend:
 
 
 class Writer(threading.Thread):
-    """Claims and completes operations of its own until the server is gone; what was acknowledged."""
+    """Claims and completes operations of its own until the server is gone; keeps what was acknowledged."""
 
     def __init__(self, books: RedisBackend, name: str, enough: threading.Semaphore) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ def test_a_user_who_may_not_run_scripts_or_touch_other_names(server: str) -> Non
 
 
 def test_a_user_who_may_not_ask_the_time_is_told_so_at_once(server: str) -> None:
-    """History and leases need it, but not a first claim: it was found out with the first call that died."""
+    """History and leases need the time, a first claim does not: it used to show only when a call died."""
     with client(server) as direct:
         direct.execute_command(
             "ACL SETUSER timeless on >pw ~{of:}* +@read +@write +@scripting +@connection +info +config|get"
@@ -240,7 +240,7 @@ def test_a_replica_takes_no_claim(server: str, tmp_path: Path) -> None:
             replica.check()
         (warning,) = primary.check()
         assert "1 replica" in warning
-        # A failover while the old primary still takes writes: these are gone, as the warning says.
+        # A failover while the old primary still accepts writes: these are lost, as the warning says.
         with client(at(port)) as promoted:
             promoted.execute_command("REPLICAOF NO ONE")
         assert isinstance(primary.store.claim([ask("late")], NOW)[0], Claimed)
@@ -279,7 +279,7 @@ def test_one_server_of_a_cluster_says_what_to_add_to_the_url() -> None:
             except errors.StorageError as error:
                 told.append(error.todo)
             books.close()
-        assert told == ["Add cluster=yes to the URL: redis://host:port?cluster=yes"]  # the other one keeps the records
+        assert told == ["Add cluster=yes to the URL: redis://host:port?cluster=yes"]  # the other one has the records
         for url in urls:
             with opened(f"{url}?cluster=yes", empty=False) as books:
                 assert books.check() == []
@@ -317,7 +317,7 @@ def test_what_servers_say(line: str, kind: type[errors.OnefoldError], words: str
 
 
 def test_a_certificate_of_nobody() -> None:
-    """What redis-py says of a certificate that is not trusted; the tests have no server with one."""
+    """What redis-py says about an untrusted certificate; the tests have no server with one."""
     error = redis.ConnectionError("Error 1 connecting to host:6379. [SSL: CERTIFICATE_VERIFY_FAILED] self-signed.")
 
     def call(_: object) -> None:

@@ -1,4 +1,4 @@
-"""What the Redis store must do beyond the contract: few calls, races, lost answers, lost scripts, lives."""
+"""What the Redis store must do beyond the contract: few calls, races, lost answers, lost scripts, times to live."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = Names()
 
 
 def together(count: int, work: Callable[[int], None]) -> None:
-    """Call `work(number)` in so many threads at once; whatever one of them raises is raised here."""
+    """Call `work(number)` in this many threads at once; an exception of any of them is raised here."""
     ready = threading.Barrier(count)
     raised: list[BaseException] = []
 
@@ -50,7 +50,7 @@ def together(count: int, work: Callable[[int], None]) -> None:
 
 
 def calls(direct: redis.Redis) -> dict[str, int]:
-    """Commands that clients sent since the last look; those a script makes are not counted."""
+    """Commands that clients have sent since the last call of this; those that a script makes are not counted."""
     stats = direct.info("commandstats")
     direct.config_resetstat()
     inside = ("config", "info", "client", "get", "set", "zadd", "zrem", "zcard", "sadd", "hincrby", "pexpire")
@@ -86,7 +86,7 @@ def test_a_takeover_and_another_process_cost_one_call_more(
         assert all(other.store.start(holds, NOW + LEASE_MS))
         assert calls(direct) == {"evalsha": 1}
         assert all(books.store.write([(hold, complete()) for hold in holds], NOW + LEASE_MS))
-        assert calls(direct) == {"evalsha": 2}  # this process had another picture of the records
+        assert calls(direct) == {"evalsha": 2}  # this process had cached other records
 
 
 def test_a_batch_larger_than_a_call_is_answered_in_order(books: RedisBackend) -> None:
@@ -154,7 +154,7 @@ def test_of_sixteen_who_claim_one_operation_one_gets_it(server: str, at_ms: int)
 def test_of_one_process_sixteen_threads_share_the_work_and_nothing_is_done_twice(
     books: RedisBackend, direct: redis.Redis
 ) -> None:
-    """Threads of one process guess from one memory; equal asks at one instant must still not both be answered yes."""
+    """Threads of one process guess from one cache; still, of two equal claims at one instant only one may succeed."""
     keys = [f"key-{number}" for number in range(60)]
     done: list[str] = []
 
@@ -174,7 +174,7 @@ def test_of_one_process_sixteen_threads_share_the_work_and_nothing_is_done_twice
 
 
 def test_a_record_that_never_stands_still_is_given_up(books: RedisBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between each look and each write, somebody else's change is taken."""
+    """Between each read and each write, somebody else changes the record."""
     hold = claimed(books.store.claim([ask()], NOW))[0]
     other = RedisBackend(books._server, NAMES, SystemEntropy())
     plain = books._server.run
@@ -195,7 +195,7 @@ def test_a_record_that_never_stands_still_is_given_up(books: RedisBackend, monke
 
 @pytest.fixture
 def wired(server: str) -> Iterator[tuple[RedisBackend, Callable[[int], None]]]:
-    """Books behind a wire, and how to have it swallow the next answers."""
+    """A store behind a wire, and a function that makes the wire swallow the next answers."""
     with lossy(int(server.rpartition(":")[2])) as wire, opened(f"redis://127.0.0.1:{wire.port}") as books:
         books.store.claim([ask("the scripts are loaded")], NOW)
         books.state.put([Change("the scripts are loaded", None, 0)])
@@ -257,7 +257,7 @@ def test_an_answer_lost_twice_is_an_error_and_asking_again_is_safe(
 
 
 def test_on_a_bad_wire_nobody_gets_what_another_has(wired: tuple[RedisBackend, Callable[[int], None]]) -> None:
-    """Sixteen threads, of two owners, whose answers are lost all the time: asking again must not hand out a run twice."""
+    """Sixteen threads of two owners, whose answers are often lost: asking again must not give out a run twice."""
     books, lose = wired
     keys = [f"key-{number}" for number in range(40)]
     mine: dict[str, list[str]] = {key: [] for key in keys}

@@ -1,4 +1,4 @@
-"""A renamed job finds its records on each store, whichever name they have, and sees one that is made meanwhile."""
+"""A renamed job finds its records on each store, whichever name they have, and sees a record that is made meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines that share a server of records need not agree on the time: leases are compared on the server's clock."""
+"""Machines that share a record server need not agree on the time: leases are compared by the server's clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SetClock(SystemClock):
         self.by_ms = by_ms
 
     def now_ms(self) -> int:
-        """Wall time, beside the truth."""
+        """Wall time, off by the step."""
         return super().now_ms() + self.by_ms
 
 

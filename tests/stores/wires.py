@@ -1,7 +1,7 @@
-"""What can go wrong between a client and a Redis server: an answer that is lost, a server that answers everything one way.
+"""What can go wrong between a client and a Redis server: an answer is lost, or every command gets the same answer.
 
-Both are small TCP servers of loopback in threads of the test. Never here: what a client should do about it.
-Invariant: a lost answer's request has been carried out by the server before the connection ends.
+Both are small TCP servers on loopback, in threads of the test. Does not contain: what a client should do about it.
+Invariant: when an answer is lost, the server has carried out the request before the connection ends.
 """
 
 from __future__ import annotations

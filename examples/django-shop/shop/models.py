@@ -11,6 +11,6 @@ class Order(models.Model):
 
 
 class Parcel(models.Model):
-    """A parcel. Nothing but the task keeps a second one from being booked for an order."""
+    """A parcel. Only the task prevents a second one from being booked for an order."""
 
     order = models.ForeignKey(Order, on_delete=models.CASCADE)

@@ -1,4 +1,4 @@
-"""How tasks are tested: `TestCase` takes back what was enqueued; `TransactionTestCase` may run a worker."""
+"""How tasks are tested: `TestCase` rolls back what was enqueued; `TransactionTestCase` may run a worker."""
 
 from django.core.management import call_command
 from django.test import TestCase, TransactionTestCase

@@ -28,7 +28,7 @@ def place(request: HttpRequest) -> JsonResponse:
 
 
 def state(_request: HttpRequest, task: str) -> JsonResponse:
-    """How a task goes."""
+    """The state of a task."""
     try:
         return JsonResponse({"state": book_parcel.get_result(task).status})
     except TaskResultDoesNotExist:
