@@ -124,7 +124,7 @@ def test_a_running_replay_is_cancelled_once(shell: Shell) -> None:
     replay.begin(town.orders, town.app.runtime(), "all", 0, 2**40, name="r")
     ended = "Replay r of all: cancelled; 0 events, 0 messages.\n"
     assert shell("cancel", "r", "town:app") == ended
-    assert shell("cancel", "r", "town:app") == f"Nothing was cancelled: the replay was cancelled before.\n{ended}"
+    assert shell("cancel", "r", "town:app") == f"Nothing was cancelled: the replay was already cancelled.\n{ended}"
 
 
 def test_fields_that_are_spelt_as_in_an_entry_are_told_how_an_event_has_them(shell: Shell) -> None:
@@ -168,7 +168,7 @@ def test_an_archive_is_shown_and_replayed(shell: Shell) -> None:
     told = "Replay r of all: completed; 1 event, 2 messages.\n"
     assert shell("replay", "all", "town:app", "--name", "r", *JUNE) == told
     assert shell("replays", "town:app") == told
-    assert shell("cancel", "r", "town:app") == f"Nothing was cancelled: the replay was completed before.\n{told}"
+    assert shell("cancel", "r", "town:app") == f"Nothing was cancelled: the replay was already completed.\n{told}"
     shell("replay", "all", "town:app", "--name", "r", *JUNE, code=1)
     assert "exists: completed" in shell.said
 
