@@ -321,7 +321,7 @@ def test_a_throttled_look_is_looked_again_and_a_lost_one_says_who_goes_on() -> N
     made.stub.add_response("execute_change_set", {})
     for _ in range(6):
         made.stub.add_client_error("describe_stack_events", "Throttling", "Rate exceeded", 400)
-    with pytest.raises(errors.TransientError, match="CloudFormation goes on by itself"):
+    with pytest.raises(errors.TransientError, match="CloudFormation continues by itself"):
         made.execute()
     made.stub.assert_no_pending_responses()
 

@@ -310,7 +310,7 @@ def test_more_than_lambda_takes_directly_is_said(root: Path, monkeypatch: pytest
     ("changed", "said"),
     [
         ({"module": "shopp"}, "There is no module 'shopp'"),
-        ({"include": ("../code2",)}, "lies outside"),
+        ({"include": ("../code2",)}, "is outside"),
         ({"include": ("gone.txt",)}, "there is no such file"),
         ({"python": "3.10"}, "Lambda runs no Python 3.10"),
         ({"requirements": Path("gone.txt")}, "There is no requirements file gone.txt"),

@@ -191,7 +191,7 @@ def test_names_that_are_too_long_with_their_prefix_are_refused() -> None:
 
 @pytest.mark.parametrize("prefix", ["prod.", "p" * 41, "a b", "é"])
 def test_a_prefix_is_one_that_every_name_can_begin_with(prefix: str) -> None:
-    with pytest.raises(errors.UsageError, match="cannot be put before names"):
+    with pytest.raises(errors.UsageError, match="cannot be a prefix of names"):
         planned(declared(), Stack(prefix=prefix))
 
 

@@ -154,7 +154,7 @@ def test_choices_of_the_environments_url_hold_unless_the_command_line_says_other
         (["shop:app", "--log-days", "31"], 2, "--log-days is one of 1, 3, 5"),
         (["shop:app", "--tag", "team"], 2, "NAME=VALUE"),
         (["shop:app", "--table", "t-1", "--records", "redis://x"], 2, "exclude each other"),
-        (["shop:app", "--prefix", "prod."], 1, "cannot be put before names"),
+        (["shop:app", "--prefix", "prod."], 1, "cannot be a prefix of names"),
         (["shop:app", "--kms-key", "alias/mine"], 1, "kms_key='alias/mine'"),
         (["shop:nothing"], 1, "no attribute 'nothing'"),
     ],
@@ -244,7 +244,7 @@ def test_which_alarms_are_written_is_chosen(synth: Synth) -> None:
     assert "AWS::Chatbot::SlackChannelConfiguration" in synth("shop:app", "--slack", "T0123/C0456")[1]
     code, _, err = synth("shop:app", "--slack", "#general")
     assert code == 1
-    assert "slack='#general' cannot be right." in err
+    assert "slack='#general' is not valid." in err
     assert "Write for example T0123ABCD/C0456EFGH." in err
     assert synth("shop:app", "--alarms", "most")[0] == 2
 

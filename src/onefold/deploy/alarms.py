@@ -1,11 +1,11 @@
-"""The alarms of `observe/alarms.py` for CloudWatch: what is measured there, with the numbers of the app's own declarations.
+"""The alarms of `observe/alarms.py` for CloudWatch: their metrics, with thresholds from the app's own declarations.
 
-Most are over metrics that AWS has anyway. What only onefold knows is counted in the functions' logs, by the event's name
-in its line (`LogCount`): a partial batch failure is not a Lambda error, so Lambda's own metrics show none
-of it. An alarm with several measures is metric math. `wanted` says which of them a deployment has.
-Never here: what an alarm means, thresholds that depend on traffic. Invariants: every alarm of the list that says
-`cloudwatch` is made here, and no other; no data means nothing happened, so no alarm (`notBreaching`), except where data is
-what is missed.
+Most use metrics that AWS has anyway. What only onefold knows is counted in the functions' logs, by the event's name in
+a line (`LogCount`): a partial batch failure is not a Lambda error, so Lambda's own metrics do not show it. An alarm
+with several measures uses metric math. `wanted` decides which of the alarms a deployment has.
+Never here: what an alarm means, thresholds that depend on traffic. Invariants: exactly the alarms of the list that are
+marked `cloudwatch` are made here; no data means that nothing happened, so no alarm (`notBreaching`), except for alarms
+about missing data.
 
 Sources: CloudWatch user guide, "How alarms treat missing data", "Using math expressions with CloudWatch metrics", "Filter
 pattern syntax for metric filters"; SQS developer guide, "Available CloudWatch metrics"; Lambda developer guide, "Types of
@@ -53,7 +53,7 @@ FEW: Final = frozenset(
         "map-failed",
     )
 )
-"""Nobody should run an app without these. Each uses one metric, which emulators of AWS understand, too."""
+"""Alarms that no app should be without. Each uses a single metric, which AWS emulators support too."""
 _SQS: Final = "AWS/SQS"
 _LAMBDA: Final = "AWS/Lambda"
 _SCHEDULER: Final = "AWS/Scheduler"
@@ -62,9 +62,9 @@ _TEXT_CHARS_MAX: Final = 1_024  # CloudWatch API, PutMetricAlarm, AlarmDescripti
 RULE_CHARS_MAX: Final = 10_240  # same, PutCompositeAlarm, AlarmRule
 _FIVE_MS: Final = 5 * MINUTE_MS
 _WARM_UP_MS_MAX: Final = 2 * limits.DAY_MS  # CloudFormation, AWS::CloudWatch::Alarm, WarmUpPeriodDurationInMinutes
-_PERIODS_MS_MAX: Final = limits.DAY_MS  # all periods of an alarm, where one is shorter than an hour; else a week
+_PERIODS_MS_MAX: Final = limits.DAY_MS  # all periods together, if one is shorter than an hour; else a week
 _TICKS_FROM_MS: Final = (
-    1_767_225_600_000  # 2026-01-01; the gaps of a year are looked at, whenever the template is written
+    1_767_225_600_000  # 2026-01-01; the gaps between ticks of this year count, whenever the template is written
 )
 
 
@@ -72,8 +72,8 @@ class Measure(Struct, frozen=True, kw_only=True):
     """One metric.
 
     Args:
-        id: in the alarm's expression. statistic: `Maximum`, `Sum`, or a percentile, `p99`.
-        namespace, metric, dimensions: which; values of dimensions are patterns (see `names.py`).
+        id: its name in the alarm's expression. statistic: `Maximum`, `Sum`, or a percentile such as `p99`.
+        namespace, metric, dimensions: identify the metric; values of dimensions are patterns (see `names.py`).
     """
 
     id: str
@@ -87,12 +87,12 @@ class AlarmPlan(Struct, frozen=True, kw_only=True):
     """One alarm; it goes off when the value is at or over the threshold in `bad` of the last `periods`.
 
     Args:
-        id: logical id. name: unique in account and region. alarm: of the list.
+        id: logical id. name: unique in account and region. alarm: its name in the list.
         text: what it means and what to do first.
-        measures: what is measured. expression: of their ids; None: the one measure itself.
+        measures: the metrics. expression: over their ids; None: the single measure itself.
         period_ms, periods, bad: see above. threshold: in the metric's unit.
-        missing: what a period without data is. warm_up_ms: nothing is evaluated for so long after it was made.
-        owner: of the fix, where there is one. jobs: the ones it is about, if known.
+        missing: how a period without data counts. warm_up_ms: for how long it is not evaluated after it was made.
+        owner: the responsible team, if there is one. jobs: those it is about, if known.
     """
 
     id: str
@@ -112,11 +112,11 @@ class AlarmPlan(Struct, frozen=True, kw_only=True):
 
 
 class CompositePlan(Struct, frozen=True, kw_only=True):
-    """One alarm for a job: on while any of its alarms is. It notifies instead of them.
+    """One alarm for a job, which is on while any of the job's alarms is on. It notifies instead of them.
 
     Args:
         id: logical id. name: unique in account and region. text: what to do first.
-        children: logical ids of the alarms. names: theirs. owner: of the fix.
+        children: logical ids of the job's alarms. names: their names. owner: the responsible team.
     """
 
     id: str
@@ -128,7 +128,7 @@ class CompositePlan(Struct, frozen=True, kw_only=True):
 
     @property
     def rule(self) -> str:
-        """In the language of composite alarms."""
+        """The rule in the language of composite alarms."""
         return " OR ".join(f'ALARM("{one}")' for one in self.names)
 
 
@@ -137,8 +137,9 @@ class LogCount(Struct, frozen=True, kw_only=True):
 
     Args:
         id: logical id. function: part of the logical ids of the function whose log it is.
-        pattern: CloudWatch Logs' own language: phrases that a line has (each, or with `?` any of them), and has not (`-`).
-        namespace, metric: what it is called.
+        pattern: in the language of CloudWatch Logs: phrases that a line must have (all, or with `?` any), or not have
+            (`-`).
+        namespace, metric: the metric's name.
     """
 
     id: str
@@ -149,11 +150,12 @@ class LogCount(Struct, frozen=True, kw_only=True):
 
 
 class Made(Struct, frozen=True, kw_only=True):
-    """What an alarm is made with.
+    """The common values of the alarms of one resource.
 
     Args:
-        part: of its logical id. resource: full name of what it is about; begins its name.
-        subject: what its first command names. target: the app in that command. owner: of the fix. jobs: see `AlarmPlan`.
+        part: the first part of their logical ids. resource: the resource's full name, with which their names begin.
+        subject: what the first command in their texts names. target: the app in that command.
+        owner: the responsible team. jobs: see `AlarmPlan`.
     """
 
     part: str
@@ -177,10 +179,11 @@ class Made(Struct, frozen=True, kw_only=True):
         missing: Missing = "notBreaching",
         warm_up_ms: int = 0,
     ) -> AlarmPlan:
-        """One of its alarms.
+        """Make one alarm.
 
         Args:
-            ids, suffix: what its logical id and its name end with; they stay, as another name is another alarm.
+            ids, suffix: the ends of its logical id and its name; never change them, since another name is another
+                alarm.
         """
         meant = ALARMS[alarm]
         owner = f" Owner: {self.owner}." if self.owner else ""
@@ -211,10 +214,11 @@ def _sqs(name: str, metric: str, queue: str, statistic: str = "Maximum") -> Meas
 
 
 def of_queue(made: Made, settings: QueueSettings, *, timeout_ms: int, grouped: bool) -> Iterator[AlarmPlan]:
-    """Of a main queue.
+    """The alarms of a main queue.
 
     Args:
-        settings: of the queue, by its full name. timeout_ms: the longest of its jobs. grouped: a job of it has groups.
+        settings: of the queue, with its full name. timeout_ms: the longest of its jobs. grouped: one of its jobs has
+            groups.
     """
     queue = settings.name
     visible = _sqs("visible", "ApproximateNumberOfMessagesVisible", queue)
@@ -256,10 +260,10 @@ def of_queue(made: Made, settings: QueueSettings, *, timeout_ms: int, grouped: b
 
 
 def of_receives(made: Made, namespace: str, job: str, queue: str) -> AlarmPlan:
-    """Of one job of a queue, where an `EmfSink` writes metrics of it: CloudWatch knows none of a queue alone.
+    """The alarm of a queue's job whose metrics an `EmfSink` writes; CloudWatch has no such metric of a queue alone.
 
     Args:
-        namespace: of these metrics. job, queue: as the app names them.
+        namespace: of these metrics. job, queue: their names in the app.
     """
     measure = Measure(
         id="receives", namespace=namespace, metric=METRICS["onefold.message.receives"].emf,
@@ -272,14 +276,14 @@ def of_receives(made: Made, namespace: str, job: str, queue: str) -> AlarmPlan:
 
 
 def of_dead(made: Made, dead: QueueSettings, *, source_retention_ms: int) -> Iterator[AlarmPlan]:
-    """Of a dead-letter queue.
+    """The alarms of a dead-letter queue.
 
     Args:
-        dead: its settings, by its full name. source_retention_ms: the longest of the queues whose dead letters it keeps.
+        dead: its settings, with its full name. source_retention_ms: the longest retention of its source queues.
     """
     visible = _sqs("dead", "ApproximateNumberOfMessagesVisible", dead.name)
     yield made.alarm("dlq-not-empty", 1, visible, ids="NotEmpty", suffix="not-empty")
-    # On a standard queue a message expires by when it was first sent, and its age is counted from the move.
+    # On a standard queue a message expires by the time of its first send, but its age is counted from the move.
     before_ms = 0 if dead.fifo else source_retention_ms
     limit_ms = dead.retention_ms - expiring_lead_ms(dead.retention_ms)
     yield made.alarm(
@@ -289,7 +293,7 @@ def of_dead(made: Made, dead: QueueSettings, *, source_retention_ms: int) -> Ite
 
 
 def of_held(made: Made, held: str) -> Iterator[AlarmPlan]:
-    """Of a queue of unknown outcomes; `held`: its full name."""
+    """The alarms of a queue for unknown outcomes; `held`: its full name."""
     visible = _sqs("held", "ApproximateNumberOfMessagesVisible", held)
     yield made.alarm("held-not-empty", 1, visible, ids="NotEmpty", suffix="not-empty")
     oldest = _sqs("oldest", "ApproximateAgeOfOldestMessage", held)
@@ -304,7 +308,7 @@ def _periods(time_ms: int, period_ms: int) -> int:
 
 
 def of_function(made: Made, function: FunctionPlan) -> Iterator[AlarmPlan]:
-    """Of a function and its mapping, over what Lambda measures."""
+    """The alarms of a function and its mapping, on Lambda's own metrics."""
 
     def measure(name: str, metric: str, statistic: str = "Sum") -> Measure:
         dimensions = {"FunctionName": function.name}
@@ -318,7 +322,7 @@ def of_function(made: Made, function: FunctionPlan) -> Iterator[AlarmPlan]:
         "errors", alarms.ERRORS_PERCENT, measure("errors", "Errors"), measure("invocations", "Invocations"), ids="Errors",
         suffix="errors", expression="IF(invocations > 0, 100 * errors / invocations, 0)", periods=3, bad=2,
     )  # fmt: skip
-    # each invocation counts 0 or 1 in Errors, so their average is the share that failed; a quiet queue has few
+    # each invocation counts 0 or 1 in Errors, so the average is the share that failed; a quiet queue has few of them
     yield made.alarm(
         "failing", alarms.FAILING_RATIO, measure("failing", "Errors", "Average"), ids="Failing", suffix="failing",
         period_ms=_FIVE_MS,
@@ -330,7 +334,7 @@ def of_function(made: Made, function: FunctionPlan) -> Iterator[AlarmPlan]:
         "duration", function.settings.timeout_ms * alarms.DURATION_PERCENT // 100, measure("duration", "Duration", "p99"),
         ids="Duration", suffix="duration", period_ms=_FIVE_MS, periods=5, bad=3,
     )  # fmt: skip
-    assert function.mapping.concurrency_max is not None  # options always say one
+    assert function.mapping.concurrency_max is not None  # options always have one
     most = -(-function.mapping.concurrency_max * alarms.CONCURRENCY_PERCENT // 100)
     yield made.alarm(
         "concurrency", most, measure("running", "ConcurrentExecutions", "Maximum"), ids="Concurrency", suffix="concurrency",
@@ -343,11 +347,11 @@ def of_function(made: Made, function: FunctionPlan) -> Iterator[AlarmPlan]:
     )  # fmt: skip
 
 
-_TIMED_OUT: Final = "Task timed out"  # Lambda's own line; as JSON it is the status of its report
+_TIMED_OUT: Final = "Task timed out"  # Lambda's own line; in a JSON log it is the status of the report
 _EVENTS: Final[Mapping[str, str]] = {
     "RecordLost": '"completion-failed"',
     "LeaseLost": '"lease-lost"',
-    "Paused": r'?"\"event\":\"paused\"" ?"ERROR paused"',  # of a line in JSON, and in plain text
+    "Paused": r'?"\"event\":\"paused\"" ?"ERROR paused"',  # in a JSON line, and in plain text
     "TimedOut": f'"{_TIMED_OUT}"',
 }
 _LOOKS: Final[Mapping[str, str]] = {
@@ -355,15 +359,15 @@ _LOOKS: Final[Mapping[str, str]] = {
     "Missing": r'"reconcile-failed" -"\"missing\":0" -"missing=0"',
     "Duplicates": r'"reconcile-failed" -"\"twice\":0" -"twice=0"',
 }
-"""What is counted in logs: the metric, and the pattern of its lines, which Lambda's logging prefixes."""
+"""What is counted in logs: the metric, and the pattern of its lines, to which Lambda's logging adds a prefix."""
 
 
 def _in_json(pattern: str) -> str:
-    """The pattern where Lambda writes its log as JSON: a line with quotes is a text in it, with a backslash before each."""
+    """The pattern for a log that Lambda writes as JSON, where a line is a text with a backslash before each quote."""
     found = []
     for sign, text in re.findall(r'([?-]?)"((?:[^"\\]|\\.)*)"', pattern):
         found.append(f'{sign}"{text}"')
-        if r"\"" in text and sign:  # `\"` as it is written in a pattern: a backslash more, and that escaped, too
+        if r"\"" in text and sign:  # `\"` in a pattern gets one more backslash, which is escaped too
             found.append(f'{sign}"{text.replace(chr(92) + chr(34), chr(92) * 3 + chr(34))}"')
         if text == _TIMED_OUT:
             found = [f'?"{text}"', r'?"\"status\":\"timeout\""']
@@ -371,7 +375,7 @@ def _in_json(pattern: str) -> str:
 
 
 def of_log(made: Made, function: FunctionPlan, *, reconciles: bool) -> tuple[list[LogCount], list[AlarmPlan]]:
-    """What is counted in a function's log, and the alarms on it.
+    """The metrics that are counted in a function's log, and the alarms on them.
 
     Args:
         reconciles: whether reconciliations run in it.
@@ -412,7 +416,7 @@ _SAID: Final = {"RecordLost": "completion-failed", "LeaseLost": "lease-lost", "P
 
 
 def notes(counts: Sequence[LogCount]) -> list[str]:
-    """Notes on counts in logs that the app's events do not reach, a sentence each."""
+    """Notes, a sentence each, on counts in logs that the app's events do not reach."""
     if not counts:
         return []
     patterns = ", ".join(sorted({_SAID[one.metric] for one in counts if one.metric in _SAID}))
@@ -424,16 +428,16 @@ def notes(counts: Sequence[LogCount]) -> list[str]:
 
 
 def of_schedules(made: Made, group: str, timings: Collection[Timing]) -> Iterator[AlarmPlan]:
-    """Of the group of the app's schedules; Scheduler has no metric of one schedule.
+    """The alarms of the group of the app's schedules, since Scheduler has no metric of a single schedule.
 
     Args:
-        timings: of the schedules; none of them where the group is for messages that are due late.
+        timings: of the schedules; empty if the group is only for messages that are due late.
     """
 
     def measure(name: str, metric: str) -> Measure:
         return Measure(id=name, namespace=_SCHEDULER, metric=metric, dimensions={"ScheduleGroup": group})
 
-    def both(*measures: Measure) -> str:  # a sum with `+` has no value where one of the two has none
+    def both(*measures: Measure) -> str:  # a sum with `+` has no value if one of the two has none
         return f"SUM([{', '.join(one.id for one in measures)}])"
 
     dropped = measure("dropped", "InvocationDroppedCount")
@@ -455,14 +459,14 @@ def of_schedules(made: Made, group: str, timings: Collection[Timing]) -> Iterato
         period_ms = _FIVE_MS if late_ms <= _PERIODS_MS_MAX else limits.HOUR_MS
         yield made.alarm(
             "no-tick", 1, measure("sent", "InvocationAttemptCount"), ids="NoTick", suffix="no-tick",
-            # it goes off at or over its threshold, and what is bad here is too little
+            # an alarm goes off at or over its threshold, but here too little is bad
             expression="IF(FILL(sent, 0) == 0, 1, 0)", period_ms=period_ms, periods=_periods(late_ms, period_ms),
             missing="breaching", warm_up_ms=late_ms,
         )  # fmt: skip
 
 
 def of_map(made: Made, machine: str) -> Iterator[AlarmPlan]:
-    """A map run ended as failed (its threshold was passed, or its file could not be read), or is slowed down.
+    """The alarms of a map: a run failed (its threshold was exceeded, or its file could not be read), or is throttled.
 
     Args:
         machine: name of its state machine.
@@ -479,10 +483,10 @@ def of_map(made: Made, machine: str) -> Iterator[AlarmPlan]:
 
 
 def of_rule(made: Made, rule: str, bus: str | None) -> AlarmPlan:
-    """A rule gave events up, or could not run for them.
+    """The alarm of a rule that gave up on events, or could not run for them.
 
     Args:
-        rule: its name. bus: name of its bus, None for the account's own, whose rules have one dimension less.
+        rule: its name. bus: name of its bus; None for the account's default bus, whose rules have one dimension less.
     """
     dimensions = {"RuleName": rule} if bus is None else {"EventBusName": bus, "RuleName": rule}
 
@@ -500,7 +504,7 @@ def of_rule(made: Made, rule: str, bus: str | None) -> AlarmPlan:
 
 
 def of_table(made: Made, table: str) -> AlarmPlan:
-    """The table of records refuses requests; `table`: its name."""
+    """The alarm of the table of records, which refuses requests; `table`: its name."""
 
     def measure(name: str, metric: str) -> Measure:
         return Measure(id=name, namespace="AWS/DynamoDB", metric=metric, dimensions={"TableName": table})
@@ -518,23 +522,23 @@ def of_table(made: Made, table: str) -> AlarmPlan:
     )  # fmt: skip
 
 
-# -- which of them ---------------------------------------------------------------------------------------------------
+# -- which alarms a deployment has -----------------------------------------------------------------------------------
 
 
 def wanted(
     kept: Alarms, counts: Sequence[LogCount], found: Sequence[AlarmPlan]
 ) -> tuple[list[LogCount], list[AlarmPlan]]:
-    """The alarms of a deployment, and what they count in logs."""
+    """The alarms of a deployment, and the counts in logs that they need."""
     those = [one for one in found if kept in ("all", "jobs") or (kept == "few" and one.alarm in FEW)]
     used = {(measure.namespace, measure.metric) for one in those for measure in one.measures}
     return [one for one in counts if (one.namespace, one.metric) in used], those
 
 
 def composites(prefix: str, found: Sequence[AlarmPlan], target: str) -> list[CompositePlan]:
-    """One alarm for each job over all that are about it.
+    """One alarm for each job, over all alarms about it.
 
     Args:
-        prefix: what their names begin with: of the stack and the app.
+        prefix: the beginning of their names, from the stack and the app.
     """
     by_job: dict[str, list[AlarmPlan]] = {}
     for one in found:

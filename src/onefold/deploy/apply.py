@@ -1,11 +1,11 @@
-"""Deploying: the archive to S3 under its hash, the template as a change set, which is shown, carried out and followed.
+"""Deploys: uploads the archive to S3 under its hash, makes the template a change set, and executes and follows that.
 
-The order loses nothing: archive first (nobody refers to it yet), then a change set (changes nothing), then, when somebody
-said yes, its execution, which CloudFormation finishes or undoes even if this process ends.
-Clients come in, made by `admin/deploying.py`; so do the translation of AWS's errors and the pause between two polls.
+The order loses nothing: first the archive (nothing refers to it yet), then a change set (which changes nothing), then,
+after a person's approval, its execution, which CloudFormation finishes or undoes even if this process ends. The clients
+that `admin/deploying.py` makes, the translation of AWS's errors and the pause between two polls are passed in.
 
 Never here: what a change or failure means (`changes.py`), questions to people, credentials.
-Invariant: no verb here changes a resource but `execute`, and `execute` takes the change set that was shown.
+Invariant: only `execute` and `delete` change resources, and `execute` takes the change set that was shown.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from onefold.deploy.changes import ResourceChange, StackEvent, StackFailure, Sta
 Report = Callable[[str], None]
 Pause = Callable[[int], None]
 Translating = Callable[[str, str], AbstractContextManager[None]]
-"""`aws_errors(action, resource)` of the AWS backend: makes AWS's errors inside the block ours."""
+"""`aws_errors(action, resource)` of the AWS backend: turns AWS's errors inside the block into onefold's."""
 
-TEMPLATE_BODY_BYTES_MAX: Final = 51_200  # CloudFormation quotas: template body in a request; above it an object in S3
+TEMPLATE_BODY_BYTES_MAX: Final = 51_200  # CloudFormation quotas: template body in a request; a larger one must be in S3
 TEMPLATE_BYTES_MAX: Final = 1_048_576  # same: template body in an S3 object
 STACK_NAME_CHARS_MAX: Final = 128  # CloudFormation CreateStack, StackName: [a-zA-Z][-a-zA-Z0-9]*
 LOOK_MS: Final = 2_000  # between two polls; the API's rate is shared by the whole account
-CHANGE_SET_MS_MAX: Final = 10 * limits.MINUTE_MS  # to be made; seconds as a rule
-FOLLOW_MS_MAX: Final = 2 * limits.HOUR_MS  # to be carried out; after that it is looked at another day
+CHANGE_SET_MS_MAX: Final = 10 * limits.MINUTE_MS  # for making a change set, which usually takes seconds
+FOLLOW_MS_MAX: Final = 2 * limits.HOUR_MS  # for executing it; after that it is no longer followed
 _CAPABILITIES: Final = ("CAPABILITY_IAM", "CAPABILITY_NAMED_IAM")  # the template makes one role per function
-# What DescribeChangeSet says of a change set that changes nothing (no error code exists for it).
+# What DescribeChangeSet says about a change set that changes nothing (there is no error code for it).
 _NOTHING: Final = ("didn't contain changes", "No updates are to be performed")
-_LOOKS_FAILED_MAX: Final = 5  # that many in a row before following is given up
+_LOOKS_FAILED_MAX: Final = 5  # this many in a row end the following
 
 
 class Uploaded(Struct, frozen=True, kw_only=True):
-    """Where the archive lies. `fresh`: it was not there before."""
+    """Where the archive is in S3. `fresh`: it was not there before."""
 
     bucket: str
     key: str
@@ -49,7 +49,7 @@ class Uploaded(Struct, frozen=True, kw_only=True):
 
 
 class ChangeSet(Struct, frozen=True, kw_only=True):
-    """A change set that waits to be executed. `creates`: the stack does not exist yet."""
+    """A change set that has not been executed yet. `creates`: the stack does not exist yet."""
 
     stack: str
     arn: str
@@ -58,7 +58,7 @@ class ChangeSet(Struct, frozen=True, kw_only=True):
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What would be lost, one sentence each."""
+        """What would be lost, a sentence each."""
         return tuple(one.lost for one in self.changes if one.lost is not None)
 
 
@@ -66,9 +66,9 @@ class Deployed(Struct, frozen=True, kw_only=True):
     """How an execution ended.
 
     Args:
-        status: of the stack. ok: all was done.
-        outputs: of the stack. failure: what failed first, where it was not.
-        todo: what to do about the state the stack is in now; may be empty.
+        status: of the stack. ok: whether everything was done.
+        outputs: of the stack. failure: what failed first, if anything did.
+        todo: what to do about the stack's present state; may be empty.
     """
 
     stack: str
@@ -94,18 +94,18 @@ KEEPING_POLICY: Final = json.dumps(
         ]
     }
 )
-"""A stack policy: nothing that holds something is replaced. (What leaves the template is kept anyway.)"""
+"""A stack policy by which no resource with contents is replaced. (Those that leave the template are kept anyway.)"""
 
 
 class Rollout(Struct, frozen=True, kw_only=True):
-    """How a stack is deployed, beside what is in it.
+    """How a stack is deployed, apart from its contents.
 
     Args:
-        role_arn: of the role that CloudFormation works as; None for that of who deploys.
+        role_arn: of the role that CloudFormation uses; None: the credentials of the deploying user.
         notifications: ARNs of SNS topics that get the stack's events.
-        protected: turn termination protection on or off; None leaves it.
-        policy: the stack policy as JSON; None leaves it.
-        tags: of the stack, which CloudFormation passes on to each resource that can have some.
+        protected: turn termination protection on or off; None leaves it unchanged.
+        policy: the stack policy as JSON; None leaves it unchanged.
+        tags: of the stack, which CloudFormation passes on to each resource that can have tags.
     """
 
     role_arn: str | None = None
@@ -127,10 +127,10 @@ class Rollout(Struct, frozen=True, kw_only=True):
 
 
 class Drift(Struct, frozen=True, kw_only=True):
-    """A resource that is not as its stack made it.
+    """A resource that has changed since its stack made it.
 
     Args:
-        status: `MODIFIED` or `DELETED`. properties: path, what the template says, what is.
+        status: `MODIFIED` or `DELETED`. properties: path, the template's value, the actual value.
     """
 
     logical_id: str
@@ -140,7 +140,7 @@ class Drift(Struct, frozen=True, kw_only=True):
 
 
 def check_bucket(s3: Any, bucket: str, region: str, aws_errors: Translating) -> None:
-    """Refuse a bucket that Lambda could not take code from.
+    """Refuse a bucket from which Lambda cannot load code.
 
     Raises:
         NotFoundError: the bucket does not exist. UsageError: it is in another region than the stack.
@@ -154,14 +154,14 @@ def check_bucket(s3: Any, bucket: str, region: str, aws_errors: Translating) -> 
             answer = error.response
             if (
                 answer["ResponseMetadata"].get("HTTPStatusCode") != 403
-            ):  # the right to list is not needed; uploading shows it
+            ):  # permission to list is not needed, and uploading shows whether the bucket can be used
                 raise
-    # S3 says the region in its answer, also in the one to a caller without permission (S3 API, HeadBucket).
+    # S3's answer names the region, even if the caller has no permission (S3 API, HeadBucket).
     found = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("x-amz-bucket-region", region)
     if found != region:
         raise errors.UsageError(
             f"Bucket {bucket} is in {found}, the stack in {region}.",
-            meaning="Lambda takes code from a bucket of its own region only.",
+            meaning="Lambda takes code only from a bucket in its own region.",
             todo=f"Make one there: aws s3 mb s3://NAME --region {region}",
         )
 
@@ -169,10 +169,10 @@ def check_bucket(s3: Any, bucket: str, region: str, aws_errors: Translating) -> 
 def upload(
     s3: Any, bucket: str, key: str, content: bytes, sha256: str, aws_errors: Translating, report: Report
 ) -> Uploaded:
-    """Put an object there, unless it is there already; S3 checks what arrives against its hash.
+    """Upload an object unless it exists; S3 checks the content against its hash.
 
     Args:
-        key: carries the hash, so that an object once written never changes.
+        key: contains the hash, so that an object never changes once it is written.
         sha256: of the content, hexadecimal.
 
     Raises:
@@ -186,8 +186,8 @@ def upload(
         try:
             found = s3.head_object(Bucket=bucket, Key=key)
         except ClientError as error:
-            # Without permission to list the bucket, an absent object gives 403 (S3 API, HeadObject); the upload itself
-            # shows it.
+            # Without permission to list the bucket, the answer for an absent object is 403 (S3 API, HeadObject); if
+            # uploading is not allowed either, the upload fails.
             if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") not in (403, 404):
                 raise
         else:
@@ -204,7 +204,7 @@ def upload(
 def upload_package(
     s3: Any, bucket: str, prefix: str, package: Path, sha256: str, aws_errors: Translating, report: Report
 ) -> Uploaded:
-    """Upload an archive as `<prefix>/<sha256>.zip`; errors as `upload`."""
+    """Upload an archive as `<prefix>/<sha256>.zip`; raises what `upload` raises."""
     return upload(s3, bucket, f"{prefix}/{sha256}.zip", package.read_bytes(), sha256, aws_errors, report)
 
 
@@ -212,13 +212,13 @@ class LiveStack:
     """One CloudFormation stack.
 
     Args:
-        client: boto3's of CloudFormation. name: of the stack.
-        pause: waits so many milliseconds.
+        client: boto3's client for CloudFormation. name: of the stack.
+        pause: waits for the given number of milliseconds.
     """
 
     def __init__(self, client: Any, name: str, *, aws_errors: Translating, pause: Pause) -> None:
         self.name = name
-        self._reference = name  # by which it is asked for: its ARN while it is being deleted
+        self._reference = name  # its name in requests; its ARN while it is being deleted
         self._client = client
         self._errors = aws_errors
         self._pause = pause
@@ -228,7 +228,7 @@ class LiveStack:
         return self._errors(f"cloudformation:{action}", f"stack {self.name}")
 
     def stack_state(self) -> StackState:
-        """Its state; `ABSENT` if the stack does not exist."""
+        """The stack's state; `ABSENT` if the stack does not exist."""
         from botocore.exceptions import ClientError
 
         with self._asking("DescribeStacks"):
@@ -240,10 +240,10 @@ class LiveStack:
                 raise
 
     def refuse(self, before: StackState) -> None:
-        """Refuse a stack that no change set can be made for in its state.
+        """Refuse a stack for which no change set can be made in its present state.
 
         Raises:
-            UsageError: somebody deploys it now, or an earlier operation failed and left it; says the way out.
+            UsageError: somebody is deploying it, or an earlier operation failed; the error says what to do.
         """
         if before.is_busy:
             raise errors.UsageError(
@@ -267,16 +267,16 @@ class LiveStack:
         *,
         imports: bool = False,
     ) -> ChangeSet | None:
-        """Make a change set; None when it would change nothing.
+        """Make a change set; returns None if it would change nothing.
 
         Args:
-            template: its text, or None with `template_url`, where it lies in S3.
-            parameters: of the template; None leaves one as the stack has it. token: names the change set, fresh each time.
-            rollout: how. imports: resources of the template that exist outside any stack are taken in.
+            template: its text, or None if `template_url` says where it is in S3.
+            parameters: of the template; None leaves a parameter unchanged. token: names the change set; new each time.
+            rollout: how to deploy. imports: import resources of the template that exist outside any stack.
 
         Raises:
-            UsageError: the stack is in a state in which it cannot be deployed to, or the template is refused.
-            TransientError: CloudFormation was not done in time or could not be reached.
+            UsageError: the stack's state does not allow a deployment, or the template is refused.
+            TransientError: CloudFormation did not finish in time or could not be reached.
         """
         before = self.stack_state()
         self.refuse(before)
@@ -308,7 +308,7 @@ class LiveStack:
         )
 
     def discard(self, change_set: ChangeSet) -> None:
-        """Remove a change set that is not wanted, and with it the empty stack that was made to hold it."""
+        """Delete an unwanted change set, together with the empty stack that was made for it."""
         with self._asking("DeleteChangeSet"):
             self._client.delete_change_set(ChangeSetName=change_set.arn)
         if change_set.creates and self.stack_state().status == "REVIEW_IN_PROGRESS":
@@ -316,14 +316,14 @@ class LiveStack:
                 self._client.delete_stack(StackName=self.name)
 
     def execute(self, change_set: ChangeSet, token: str, on_event: Callable[[StackEvent], None]) -> Deployed:
-        """Carry a change set out and follow it to its end, which may be the state before.
+        """Execute a change set and follow it to its end, which may be a rollback.
 
         Args:
-            on_event: gets every event of the operation once, oldest first.
+            on_event: called once with every event of the operation, oldest first.
 
         Raises:
-            UsageError: it cannot be executed any more. TransientError: the stack could not be looked at any more, or
-                takes longer than we follow; CloudFormation continues without us.
+            UsageError: it can no longer be executed. TransientError: the stack could no longer be queried, or takes
+                longer than it is followed; CloudFormation continues by itself.
         """
         self._last_event = next((one["EventId"] for one in self._events()), None)
         with self._asking("ExecuteChangeSet"):
@@ -340,7 +340,7 @@ class LiveStack:
         )
 
     def protect(self, rollout: Rollout) -> None:
-        """Set what is about the stack as a whole and no part of a change set."""
+        """Set the settings of the stack as a whole that are not part of a change set."""
         if rollout.policy is not None:
             with self._asking("SetStackPolicy"):
                 self._client.set_stack_policy(StackName=self.name, StackPolicyBody=rollout.policy)
@@ -378,10 +378,10 @@ class LiveStack:
         )
 
     def drift(self) -> list[Drift]:
-        """What is not as the stack made it; CloudFormation compares property by property.
+        """The resources that have changed since the stack made them; CloudFormation compares property by property.
 
         Raises:
-            UsageError: not allowed. TransientError: CloudFormation was not done in time, or could not be reached.
+            UsageError: not allowed. TransientError: CloudFormation did not finish in time, or could not be reached.
         """
         with self._asking("DetectStackDrift"):
             one = self._client.detect_stack_drift(StackName=self.name)["StackDriftDetectionId"]
@@ -419,7 +419,7 @@ class LiveStack:
             token = {"NextToken": page["NextToken"]}
 
     def template(self) -> str | Mapping[str, Any] | None:
-        """The template deployed last; boto3 has parsed JSON already. None if the stack does not exist."""
+        """The last deployed template; JSON is already parsed, by boto3. None if the stack does not exist."""
         from botocore.exceptions import ClientError
 
         with self._asking("GetTemplate"):
@@ -433,7 +433,7 @@ class LiveStack:
                 raise
             return found
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- polling -----------------------------------------------------------------------------------------------------
 
     def _made(self, arn: str) -> Mapping[str, Any]:
         for _ in range(CHANGE_SET_MS_MAX // LOOK_MS):
@@ -461,7 +461,7 @@ class LiveStack:
     def _follow(
         self, seen: list[StackEvent], on_event: Callable[[StackEvent], None], *, goes: bool = False
     ) -> StackState:
-        """The state in the end; `goes`: the stack is deleted, and may be gone before its last event was seen."""
+        """The final state; `goes`: the stack is being deleted, and can be gone before its last event is seen."""
         failed = 0
         for _ in range(FOLLOW_MS_MAX // LOOK_MS):
             try:
@@ -470,7 +470,7 @@ class LiveStack:
                     on_event(one)
                 now = self.stack_state() if goes or self._ended(seen) else None
                 if goes and now is not None and not now.status.startswith(("ABSENT", "DELETE_")):
-                    now = None  # it has not begun
+                    now = None  # the operation has not begun
             except errors.TransientError as error:
                 failed += 1
                 if failed > _LOOKS_FAILED_MAX:
@@ -483,14 +483,14 @@ class LiveStack:
         raise self._lost_sight("It takes longer than two hours.")
 
     def _ended(self, seen: Sequence[StackEvent]) -> bool:
-        """Whether the stack itself has reported an end; its status alone may still be the previous one."""
+        """Whether the stack itself has reported an end; its status alone could still be the previous one."""
         own = [one for one in seen if one.type == changes.STACK and one.logical_id == self.name]
         return bool(own) and not own[-1].status.endswith(changes.BUSY)
 
     def _lost_sight(self, why: str) -> errors.TransientError:
         return errors.TransientError(
             f"Stack {self.name} cannot be followed any more: {why}",
-            meaning="CloudFormation goes on by itself, and undoes everything if something fails.",
+            meaning="CloudFormation continues by itself, and undoes everything if something fails.",
             todo=f"See how it ends: aws cloudformation describe-stack-events --stack-name {self.name}",
         )
 
@@ -515,7 +515,7 @@ class LiveStack:
                     page = self._client.describe_stack_events(StackName=self._reference, **token)
                 except ClientError as error:
                     if is_absent(error) and self._reference != self.name:
-                        return  # it was deleted, and is forgotten already
+                        return  # it was deleted, and CloudFormation no longer knows it
                     raise
             yield from page["StackEvents"]
             if not page.get("NextToken"):
@@ -524,7 +524,7 @@ class LiveStack:
 
 
 def configured_region() -> str | None:
-    """The region of the user's AWS profile, if it has one."""
+    """The region in the user's AWS profile; None if it has none."""
     from botocore.session import get_session
 
     found: str | None = get_session().get_config_variable("region")

@@ -1,13 +1,14 @@
 """What changes in a stack: between two templates, in a change set, and in the events of an operation.
 
-Two templates are compared by section, resource and property, with both values at hand: what was deployed last and what would
-be deployed now, as text; no change set is made. What a difference does to a running resource (an update in place, a
-replacement) is for CloudFormation to say, in the change set of `onefold deploy`. Answers of DescribeChangeSet,
-DescribeStackEvents and DescribeStacks become plain values, and sentences: what a change loses, which failure came first,
-what to do.
+Two templates, the last one deployed and the one that would be deployed now, are compared as values, by section,
+resource and property; no change set is made. Only CloudFormation knows what a difference does to a running resource (an
+update in place, a replacement), and says so in the change set of `onefold deploy`. Answers of DescribeChangeSet,
+DescribeStackEvents and DescribeStacks become plain values, and sentences: what a change loses, which failure came
+first, what to do.
 
 Pure. Never here: calls (`apply.py`), tables (`cli/`). Invariant: a change that may delete a queue, table, archive or bucket
-is never shown without saying what is lost with it; templates without a difference here are equal, empty sections aside.
+is never shown without saying what is lost with it; templates without a difference here are equal, apart from empty
+sections.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ HOLDS: Final[Mapping[str, str]] = {
     "AWS::Events::Archive": "events",
     "AWS::S3::Bucket": "objects",
 }
-"""What a resource of a type keeps, and loses when it is deleted."""
+"""What a resource of each type contains, and loses when it is deleted."""
 
 BUSY: Final = "_IN_PROGRESS"
 _NEW: Final = "REVIEW_IN_PROGRESS"
@@ -41,10 +42,10 @@ class ResourceChange(Struct, frozen=True, kw_only=True):
     Args:
         action: one of CloudFormation's: Add, Modify, Remove, Import, Dynamic, SyncWithActual.
         logical_id, type: of the resource. physical_id: None if it does not exist yet.
-        replacement: `yes`, `maybe` (decided while it runs), `no`.
-        properties: that change.
-        lost: what would be lost, as a sentence; None where nothing is.
-        kept_outside: it leaves the stack and is not deleted.
+        replacement: `yes`, `maybe` (decided during the execution), `no`.
+        properties: those that change.
+        lost: what would be lost, as a sentence; None if nothing is.
+        kept_outside: whether it leaves the stack without being deleted.
     """
 
     action: str
@@ -58,7 +59,7 @@ class ResourceChange(Struct, frozen=True, kw_only=True):
 
 
 class StackEvent(Struct, frozen=True, kw_only=True):
-    """One event of a stack; `at_ms` by CloudFormation's clock."""
+    """One event of a stack; `at_ms` is by CloudFormation's clock."""
 
     event_id: str
     at_ms: int
@@ -84,10 +85,10 @@ class StackState(Struct, frozen=True, kw_only=True):
 
     Args:
         status: CloudFormation's, or `ABSENT`.
-        reason: of that status; may be empty.
+        reason: for that status; may be empty.
         outputs: name to value. parameters: name to value, `****` for hidden ones.
-        arn: of the stack, by which it is found also when it is gone; empty where there is none.
-        protected: its termination protection is on.
+        arn: of the stack, by which it is found even when it is gone; empty if there is none.
+        protected: whether its termination protection is on.
     """
 
     status: str
@@ -99,17 +100,17 @@ class StackState(Struct, frozen=True, kw_only=True):
 
     @property
     def is_new(self) -> bool:
-        """Nothing of it exists yet."""
+        """Whether nothing of the stack exists yet."""
         return self.status in ("ABSENT", _NEW)
 
     @property
     def is_busy(self) -> bool:
-        """An operation runs on it."""
+        """Whether an operation is in progress."""
         return self.status.endswith(BUSY) and self.status != _NEW
 
     @property
     def is_deployed(self) -> bool:
-        """The last operation did what it was to do."""
+        """Whether the last operation succeeded."""
         return self.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE")
 
 
@@ -179,9 +180,9 @@ def event(answer: Mapping[str, Any]) -> StackEvent:
 
 
 def first_failure(events: Iterable[StackEvent]) -> StackFailure | None:
-    """The failure that the others followed from; None when nothing failed.
+    """The failure that caused the others; None if nothing failed.
 
-    A resource that was cancelled because another failed is not a cause, and the stack's own event repeats others'.
+    A resource that was cancelled because another failed is not a cause, and the stack's own event only repeats others.
 
     Args:
         events: of one operation, oldest first.
@@ -196,7 +197,7 @@ def first_failure(events: Iterable[StackEvent]) -> StackFailure | None:
 
 
 def stuck(events: Iterable[StackEvent]) -> list[str]:
-    """Logical ids of what a rollback could not bring back, sorted.
+    """Logical ids of resources that a rollback could not restore, sorted.
 
     Args:
         events: of one operation, oldest first.
@@ -211,13 +212,13 @@ def stuck(events: Iterable[StackEvent]) -> list[str]:
     return sorted(found)
 
 
-# Reasons are the services' own texts, passed on by CloudFormation; the first pattern that is found counts.
+# Reasons are the services' own texts, passed on by CloudFormation; the first pattern that matches counts.
 _ADVICE: Final[Sequence[tuple[str, str]]] = (
     (
         r"not authorized to perform:? (?P<action>[\w:*-]+)",
         "Add the action {action} to the policy of the deploying user (or of the stack's role), then deploy again.",
     ),
-    (r"AccessDenied|Access Denied", "Who deploys lacks a permission that the reason names; add it, then deploy again."),
+    (r"AccessDenied|Access Denied", "The deploying user lacks a permission (see the reason). Add it and deploy again."),
     (
         r"visibility timeout: \d+ seconds is less than Function timeout",
         "Raise the queue's visibility to six times the function's timeout, or shorten the timeout.",
@@ -253,7 +254,7 @@ _ADVICE: Final[Sequence[tuple[str, str]]] = (
 
 
 def advice(reason: str) -> str:
-    """What to do about a failure, by its reason; general where the reason is not a known one."""
+    """What to do about a failure, by its reason; general advice if the reason is not known."""
     for pattern, text in _ADVICE:
         found = re.search(pattern, reason)
         if found is not None:
@@ -262,10 +263,10 @@ def advice(reason: str) -> str:
 
 
 def way_out(status: str, stack: str, stuck: Sequence[str] = ()) -> str:
-    """What to do with a stack in `status`, before it can be deployed to; empty where nothing is needed.
+    """What to do with a stack in `status` before it can be deployed to; empty if nothing is needed.
 
     Args:
-        stuck: logical ids that a rollback could not bring back.
+        stuck: logical ids that a rollback could not restore.
 
     Statuses: CloudFormation user guide, "Understand CloudFormation stack status codes".
     """
@@ -299,20 +300,20 @@ def is_deployable(status: str) -> bool:
 
 
 _ABSENT: Final = object()
-_SECTIONS: Final = ("Parameters", "Mappings", "Conditions", "Resources", "Outputs")  # whose members have names
+_SECTIONS: Final = ("Parameters", "Mappings", "Conditions", "Resources", "Outputs")  # sections whose members have names
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """One difference.
+    """One difference between two templates.
 
     Args:
         section: of the template, for example `Resources`.
-        name: of the member, for example a logical id; empty where the section is one value.
-        type: of the resource; empty elsewhere.
-        path: of the property below it, for example `Properties.VisibilityTimeout`; empty when the member as a whole came
-            or went.
+        name: of the member, for example a logical id; empty if the section is a single value.
+        type: of the resource; empty in other sections.
+        path: of the property, for example `Properties.VisibilityTimeout`; empty if the whole member was added or
+            removed.
         kind: `added`, `removed` or `changed`.
-        before, after: the values; None where there is none.
+        before, after: the values; None if there is none.
     """
 
     section: str
@@ -359,7 +360,7 @@ def read_template(text: str | Mapping[str, Any], stack: str) -> Mapping[str, Any
         raise errors.UsageError(
             f"The template of stack {stack} is not JSON.",
             meaning="onefold deploy writes JSON: another tool deploys this stack, or it was given YAML.",
-            todo="Give the app a stack of its own (--stack NAME), or compare with the text of onefold synth --format yaml.",
+            todo="Give the app a stack of its own (--stack NAME), or compare it with onefold synth --format yaml.",
         )
     return found
 
@@ -369,7 +370,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _values(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Where two values differ, at the deepest names they share; lists are compared as wholes unless equally long."""
+    """The paths at which two values differ, as deep as both have them; lists of different lengths differ as a whole."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for name in sorted({*before, *after}):
             deeper = f"{path}.{name}" if path else name
@@ -382,7 +383,7 @@ def _values(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]
 
 
 def _equal(before: Any, after: Any) -> bool:
-    """Whether two values are the same; 30 and "30" are reported as different, though CloudFormation reads them alike."""
+    """Whether two values are the same; 30 and "30" differ here, though CloudFormation treats them alike."""
     return type(before) is type(after) and before == after
 
 

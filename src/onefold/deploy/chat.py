@@ -1,9 +1,9 @@
-"""CloudWatch's alarms in Slack: Amazon Q Developer in chat applications, and the topic that it listens to.
+"""CloudWatch's alarms in Slack: Amazon Q Developer in chat applications, and the topic that it reads.
 
-It reads alarms from an SNS topic and posts them with their graph; no code or secret of ours is involved. Its Slack
-workspace is connected once by hand in the console of the account, which asks Slack. CloudFormation's types for it have kept
-the service's old name, `AWS::Chatbot`.
-Never here: which alarms there are. Invariant: its role may look at CloudWatch and do nothing.
+It reads alarms from an SNS topic and posts them with their graph; no code or secret of onefold is involved. A person
+connects the Slack workspace once, in the account's console. CloudFormation's types still have the service's old name,
+`AWS::Chatbot`.
+Never here: which alarms there are. Invariant: its role may read CloudWatch and nothing else.
 
 Source: CloudFormation reference, AWS::Chatbot::SlackChannelConfiguration; its administrator guide, "Get started with Slack".
 """
@@ -19,7 +19,7 @@ from onefold.deploy.stack import Stack
 
 TOPIC_ID: Final = "Alarms"
 GUARDRAIL: Final = "arn:{partition}:iam::aws:policy/CloudWatchReadOnlyAccess"
-"""The most that anyone in the channel may do, whatever the role may; without one it would be everything."""
+"""The most that anyone in the channel may do, whatever the role allows; without this limit it would be everything."""
 _LOOKS: Final = ("cloudwatch:Describe*", "cloudwatch:Get*", "cloudwatch:List*")
 
 
@@ -28,7 +28,7 @@ class SlackPlan(Struct, frozen=True, kw_only=True):
 
     Args:
         name: of the configuration and of the topic, unique in the account. workspace, channel: ids in Slack.
-        role: that it takes on.
+        role: the role that the service assumes.
     """
 
     name: str
@@ -38,7 +38,7 @@ class SlackPlan(Struct, frozen=True, kw_only=True):
 
 
 def planned(app: str, stack: Stack) -> SlackPlan | None:
-    """The channel for a deployment's alarms; None for none."""
+    """The channel for a deployment's alarms; None if there is none."""
     name = topic(app, stack)
     if stack.slack is None or name is None:
         return None
@@ -54,5 +54,5 @@ def planned(app: str, stack: Stack) -> SlackPlan | None:
 
 
 def topic(app: str, stack: Stack) -> str | None:
-    """The name of the stack's own topic for alarms; None for none."""
+    """The name of the stack's own topic for alarms; None if there is none."""
     return f"{stack.prefix}{app}-alarms" if (stack.slack or stack.topic) and stack.alarms != "none" else None

@@ -3,9 +3,9 @@
 Parameters: `CodeBucket` and `CodeKey`, where the functions' zip is (`onefold deploy` fills them in), and `AlarmTopic`, an
 SNS topic that alarms notify, empty for none.
 
-Never here: which resources there are, sizes, names, permissions; they are the plan's. Invariant: equal plans give equal
+Never here: which resources there are, sizes, names, permissions; the plan has them. Invariant: equal plans give equal
 bytes, because keys are sorted; a user's text is data in every property and never read as an expression: `${` in it is
-escaped, and only our own references are expressions.
+escaped, and only onefold's own references are expressions.
 
 Source: CloudFormation "Resource and property types reference"; template reference, "Fn::Sub" and "DeletionPolicy attribute".
 """
@@ -86,7 +86,7 @@ def to_json(plan: DeployPlan, *, indent: bool = True) -> str:
     """The template as JSON text with a line end at its end.
 
     Args:
-        indent: for people; without, it has some two thirds of the bytes, of which a request takes 51,200.
+        indent: for people; without it the text has some two thirds of the bytes, and a request can have 51,200.
     """
     text = msgspec.json.encode(template(plan), order="deterministic")
     return (msgspec.json.format(text, indent=2) if indent else text).decode() + "\n"
@@ -100,7 +100,7 @@ def to_yaml(plan: DeployPlan) -> str:
     """
     with extras.needed("YAML", "serve"):
         import yaml
-    # by way of JSON: a value that occurs in several places would become an alias, which CloudFormation does not read
+    # through JSON, because a repeated value would become a YAML alias, which CloudFormation cannot read
     plain = msgspec.json.decode(msgspec.json.encode(template(plan)))
     text: str = yaml.safe_dump(plain, sort_keys=True, width=120)
     return text
@@ -144,7 +144,7 @@ def _queue(plan: DeployPlan, queue: QueuePlan) -> Json:
 def _redrive_allow(settings: QueueSettings) -> Json:
     if settings.redrive_allow != "byQueue":
         return {"redrivePermission": settings.redrive_allow}
-    # by name and not by GetAtt: source and dead-letter queue would wait for each other
+    # by name and not by GetAtt, because source and dead-letter queue would depend on each other
     arns = [text(names.queue_arn(name)) for name in settings.redrive_sources]
     return {"redrivePermission": "byQueue", "sourceQueueArns": arns}
 
@@ -229,8 +229,8 @@ def _function(plan: DeployPlan, function: FunctionPlan) -> Json:
 def _alias(function: FunctionPlan, properties: Json) -> Json:
     """A version for each deployment, and the alias that points to the last one.
 
-    A version is made anew when its description changes, which names the code and stands for all settings; the old ones stay,
-    so that the alias can be put back.
+    A new version is made when its description changes, which names the code and represents all settings; the old
+    versions are kept, so that the alias can be pointed back to them.
     """
     options = function.options
     settings = hashlib.sha256(msgspec.json.encode(properties, order="deterministic")).hexdigest()[:16]
@@ -353,7 +353,7 @@ def _outputs(plan: DeployPlan) -> Json:
 
 
 def _event_resources(plan: DeployPlan) -> Json:
-    """All of them, by logical id."""
+    """The resources for schedules, map runs and events, by logical id."""
     found: Json = {}
     if plan.scheduling is not None:
         found[GROUP_ID] = {
@@ -375,7 +375,7 @@ def _event_resources(plan: DeployPlan) -> Json:
 
 
 def _event_outputs(plan: DeployPlan) -> Json:
-    """What is asked for by name later."""
+    """The outputs whose names are needed later."""
     found: Json = {
         f"{machine.id}MachineArn": {
             "Description": f"State machine {machine.name}.",

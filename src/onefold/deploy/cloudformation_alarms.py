@@ -1,7 +1,7 @@
-"""A plan's alarms in CloudFormation: what is counted in logs, alarms, one for each job, and the channel in Slack.
+"""A plan's alarms in CloudFormation: counts in logs, alarms, alarms of whole jobs, and the channel in Slack.
 
-Never here: which alarms there are. Invariant: an alarm notifies the topic of the parameter `AlarmTopic`, where one is given,
-and that of the channel; where there is one for each job, that one notifies and those below it do not.
+Never here: which alarms there are. Invariant: an alarm notifies the topic in the parameter `AlarmTopic`, if one is
+given, and that of the channel; if there is an alarm of the whole job, that one notifies and those below it do not.
 
 Source: CloudFormation reference, AWS::CloudWatch::Alarm, AWS::CloudWatch::CompositeAlarm, AWS::Chatbot.
 """
@@ -19,7 +19,7 @@ from onefold.limits import MINUTE_MS
 
 
 def resources(plan: DeployPlan) -> Json:
-    """All of them, by logical id."""
+    """The resources for alarms, by logical id."""
     found: Json = {one.id: _log_count(one) for one in plan.log_counts}
     found |= {one.id: _alarm(plan, one) for one in plan.alarms}
     found |= {one.id: _job_alarm(plan, one) for one in plan.job_alarms}
@@ -51,7 +51,7 @@ def _log_count(count: LogCount) -> Json:
 
 
 def _actions(plan: DeployPlan) -> Any:
-    """The topics that are notified."""
+    """The topics to notify."""
     given: Json = {"Ref": "AlarmTopic"}
     if plan.topic is None:
         return {"Fn::If": ["HasAlarmTopic", [given], {"Ref": "AWS::NoValue"}]}
@@ -117,7 +117,7 @@ def _job_alarm(plan: DeployPlan, one: CompositePlan) -> Json:
         "OKActions": _actions(plan),
         "Tags": tags(plan, one.owner),
     }
-    # its rule names them; CloudWatch refuses one over alarms that are not there yet
+    # its rule names them, and CloudWatch refuses a rule over alarms that do not exist yet
     return {"Type": "AWS::CloudWatch::CompositeAlarm", "Properties": properties, "DependsOn": sorted(one.children)}
 
 

@@ -1,7 +1,7 @@
 """How values of a plan are written in a CloudFormation template: references, texts, tags, policies.
 
 Never here: resources. Invariant: a user's text is data in every property and never read as an expression: `${` in it is
-escaped, and only our own references are expressions.
+escaped, and only onefold's own references are expressions.
 
 Source: CloudFormation template reference, "Fn::Sub" and "DeletionPolicy attribute".
 """
@@ -30,7 +30,7 @@ _REFERENCES: Final = {
 
 
 def text(value: str) -> str | Json:
-    """A pattern's form in a template: unchanged, or with references inserted."""
+    """A pattern in the form of a template: unchanged, or with references inserted."""
     if not names.has_placeholders(value):
         return value
     return {"Fn::Sub": names.filled(value, _expression, lambda part: part.replace("${", "${!"))}
@@ -64,13 +64,13 @@ def document(statements: list[Json]) -> Json:
 
 
 def role_bounds(plan: DeployPlan) -> Json:
-    """What the owner of the account asks of each role."""
+    """The permissions boundary and path that the owner of the account requires of each role."""
     found = {"Path": plan.stack.role_path, "PermissionsBoundary": plan.stack.boundary}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def service_role(plan: DeployPlan, role: RolePlan) -> Json:
-    """A role that a service takes on."""
+    """A role that a service assumes."""
     return {
         "Type": "AWS::IAM::Role",
         "Properties": {

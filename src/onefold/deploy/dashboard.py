@@ -2,12 +2,13 @@
 
     1  does anything wait without being processed? Queues with visible messages and no deletion for 30 minutes
     2  the alarms
-    3  what was triggered: EventBridge Scheduler's own numbers of the schedule group
-    4  what is under way: depth, oldest age, in flight, dead and held; errors, throttles and durations of functions
+    3  what was triggered: EventBridge Scheduler's own numbers for the schedule group
+    4  what is in progress: depth, oldest age, in flight, dead and held; errors, throttles and durations of functions
     5  what happened: onefold's own metrics, if an `EmfSink` writes them (`observe/emf.py`)
 
-It is data: a text of JSON, with the placeholders of `names.py`. Never here: which alarms there are, how a template writes
-it. Invariant: a metric that AWS has no dimension for is not requested; onefold's own are named by its table of metrics.
+It is data: a JSON text with the placeholders of `names.py`. Never here: which alarms there are, how a template writes
+it.
+Invariant: it uses no metric for which AWS has no dimension; onefold's own metrics are named as in its table of metrics.
 
 Source: CloudWatch API reference, "Dashboard body structure and syntax": 24 columns, 500 widgets, 500 metrics in a graph.
 """
@@ -26,11 +27,11 @@ from onefold.observe.metrics import METRICS
 Json = dict[str, Any]
 
 ID: Final = "Dashboard"
-QUEUES_MAX: Final = 100  # of one graph: three metrics each, of 500
-ALARMS_MAX: Final = 100  # of one alarm widget
+QUEUES_MAX: Final = 100  # in one graph: three metrics each, of at most 500
+ALARMS_MAX: Final = 100  # in one alarm widget
 _WIDTH: Final = 24
 _UNWORKED_S: Final = 1_800
-"""Nothing was deleted for so long: as the alarm `stalled`."""
+"""For how long nothing was deleted; as in the alarm `stalled`."""
 _OWN: Final = (
     ("Messages by outcome", "onefold.messages.settled", ("completed", "duplicate", "failed", "dead", "held"), "Sum"),
     ("Answered from the record", "onefold.duplicates.answered", ("",), "Sum"),

@@ -1,8 +1,8 @@
-"""Handlers that cannot work where a stack keeps its records: transactional ones that ask for what its store does not have.
+"""Refuses transactional handlers that cannot work with the store that keeps a stack's records.
 
-A transactional handler writes its rows in the transaction of its record. In PostgreSQL they go through `ctx.connection`, in
-a table on DynamoDB through `ctx.transact`, and Redis has neither. What a handler asks its context for is read from its code.
-Never here: running a handler. Invariant: what is refused would have failed at its first message.
+A transactional handler writes its rows in the transaction of its record: in PostgreSQL through `ctx.connection`, in a
+DynamoDB table through `ctx.transact`; Redis has neither. The handler's code shows which of the two it uses.
+Never here: running a handler. Invariant: a handler that is refused would have failed at its first message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def check_effects(jobs: Sequence[Job[Any, Any]], records: str | None) -> None:
     """Refuse jobs whose transactional handlers cannot work on AWS.
 
     Args:
-        records: URL of the store that the functions keep their records in; None for a table of the stack.
+        records: URL of the store in which the functions keep their records; None for a table of the stack.
 
     Raises:
         UsageError: a handler uses `ctx.connection` with a table, or the records are in Redis.
@@ -55,7 +55,7 @@ def _attributes(code: CodeType, name: str) -> set[str]:
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and before == name:
             found.add(str(one.argval))
         before = one.argval if one.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) else None
-        if isinstance(before, tuple):  # two at once, since Python 3.13
+        if isinstance(before, tuple):  # a pair, since Python 3.13
             before = before[-1]
     for inner in code.co_consts:
         if isinstance(inner, CodeType) and name in inner.co_freevars:

@@ -1,21 +1,22 @@
 """What an app needs on EventBridge: buses, rules, archives, pipes and schedules, from its own declarations.
 
 A rule sends to its queues with its own transformation, retries for a day, and puts what cannot be delivered into its
-dead-letter queue. Queues let exactly those rules in (`senders`). A pipe without an enrichment becomes one of EventBridge
-Pipes; one with an enrichment stays the job that it is, in the function of its source queue, which can run Python. Names on
-AWS have the prefix; the default bus is the account's own and is not made.
+dead-letter queue. Queues let only these rules send (`senders`). A pipe without an enrichment becomes one of EventBridge
+Pipes; one with an enrichment remains a job in the function of its source queue, which can run Python. Names on AWS have
+the prefix; the default bus belongs to the account and is not made.
 
-Schedules are a group, one role, and each schedule's target: SQS's SendMessage by the universal target, so that the message
-carries key, run and, on FIFO queues, group and deduplication id. Key and run derive from `<aws.scheduler.scheduled-time>`,
-which is the same at each retry of an occurrence. The deduplication id does not: anyone who may send to the queue could
-predict it and have the tick swallowed. It is `<aws.scheduler.execution-id>`, and the record answers a second message of
-one occurrence. Apart from it the message is the one that onefold's own scheduler sends (`schedules/schedule.py`). Group
-and role also apply to the one-time schedules that a message with a late `run_at` becomes (`Stack.later`,
-`engines/aws/sending.py`). No schedule deletes itself here: CloudFormation has no property for it, and Terraform creates
-again what it finds missing, when a past `at(...)` would fire at once. A past one costs nothing and never fires again.
+Schedules have one group and one role, and each has a target: SQS's SendMessage through the universal target, so that
+the message has key, run and, on FIFO queues, group and deduplication id. Key and run derive from
+`<aws.scheduler.scheduled-time>`, which is the same at each retry of an occurrence. The deduplication id does not:
+anyone who may send to the queue could predict it and make SQS discard the tick. It is `<aws.scheduler.execution-id>`,
+and the record answers a second message of one occurrence. Otherwise the message is the same as that of onefold's own
+scheduler (`schedules/schedule.py`). Group and role also apply to the one-time schedules that a message with a late
+`run_at` becomes (`Stack.later`, `engines/aws/sending.py`). No schedule deletes itself here: CloudFormation has no
+property for it, and Terraform would create a missing schedule again, so that a past `at(...)` would fire at once. A
+past schedule costs nothing and never fires again.
 
-Never here: the pattern language, what a tick does, templates. Invariant: a queue is open to the rules that target it, and to
-no other; the schedules' role may send to exactly the queues that are targets, and to the dead-letter queues of schedules.
+Never here: the pattern language, what a tick does, templates. Invariant: only the rules that target a queue may send to
+it; the schedules' role may send only to the queues that are targets, and to the dead-letter queues of schedules.
 
 Sources: EventBridge API reference, PutRule, PutTargets, CreateArchive; user guide, "Using dead-letter queues", "Amazon SQS
 permissions", "Amazon SQS queue as a source" (pipes). EventBridge Scheduler user guide, "Schedule types", "Using universal
@@ -45,18 +46,19 @@ from onefold.events.rules import EventArchive, Rule
 from onefold.events.transform import InputTransformer
 from onefold.schedules.schedule import SCHEDULED_TIME, Schedule
 
-RETRIES: Final = 185  # EventBridge user guide, "Event retry policy": its default and most
+RETRIES: Final = 185  # EventBridge user guide, "Event retry policy": default and maximum
 RETRY_AGE_S: Final = 86_400  # same
-PIPE_BATCH: Final = 10  # user guide, "EventBridge Pipes batching": the most toward an SQS target
+PIPE_BATCH: Final = 10  # user guide, "EventBridge Pipes batching": the most for an SQS target
 DEFAULT_BUS: Final = "default"
 _NAME_CHARS_MAX: Final = {"bus": 256, "rule": 64, "archive": 48, "pipe": 64}  # API references, Create...
 
 
 class BusPlan(Struct, frozen=True, kw_only=True):
-    """An event bus of its own; `id` of its logical ids.
+    """A custom event bus; `id` is part of its logical ids.
 
     Args:
-        dead_id: of the queue for events that could not be encrypted or decrypted with a key; None where no rule has one.
+        dead_id: id of the queue for events that could not be encrypted or decrypted with a key; None if no rule has
+            one.
     """
 
     id: str
@@ -68,11 +70,11 @@ class RulePlan(Struct, frozen=True, kw_only=True):
     """A rule.
 
     Args:
-        id: of its logical ids. name: on AWS. bus_id: of its bus; None for the default bus.
-        arn: a pattern (see `names.py`). pattern: its JSON. enabled: whether it takes part.
-        target_ids: ids of the queues; fifo_ids: of the FIFO ones. dead_id: of the queue for what they refuse.
+        id: part of its logical ids. name: its name on AWS. bus_id: id of its bus; None for the default bus.
+        arn: a pattern (see `names.py`). pattern: its JSON. enabled: whether it is active.
+        target_ids: ids of its queues. fifo_ids: of the FIFO ones. dead_id: of the queue for what these refuse.
         input_path, transformer, constant: what targets get, the last one as JSON; at most one is not None.
-        group: of FIFO targets.
+        group: message group for FIFO targets.
     """
 
     id: str
@@ -91,7 +93,7 @@ class RulePlan(Struct, frozen=True, kw_only=True):
 
 
 class ArchivePlan(Struct, frozen=True, kw_only=True):
-    """An archive; `bus_id` None for the default bus, `pattern` None for all events, `days` None for unlimited."""
+    """An archive; `bus_id`: None for the default bus; `pattern`: None for all events; `days`: None for unlimited."""
 
     id: str
     name: str
@@ -101,7 +103,7 @@ class ArchivePlan(Struct, frozen=True, kw_only=True):
 
 
 class PipePlan(Struct, frozen=True, kw_only=True):
-    """A pipe; `group` of a FIFO target, `template` None for the unchanged record. `owner`: of the fix."""
+    """A pipe; `group`: of a FIFO target; `template`: None for the unchanged record; `owner`: the responsible team."""
 
     id: str
     name: str
@@ -115,7 +117,7 @@ class PipePlan(Struct, frozen=True, kw_only=True):
 
 
 class EventsPlan(Struct, frozen=True, kw_only=True):
-    """All of it, each kind sorted by id; `senders`: queue id to the ARN patterns of the rules that may send there."""
+    """All plans for events, each kind by id; `senders`: queue id to ARN patterns of rules that may send to it."""
 
     buses: tuple[BusPlan, ...] = ()
     rules: tuple[RulePlan, ...] = ()
@@ -125,13 +127,13 @@ class EventsPlan(Struct, frozen=True, kw_only=True):
 
 
 def planned_events(buses: Sequence[Bus], pipes: Sequence[Pipe], stack: Stack) -> EventsPlan:
-    """What events need.
+    """Plan what events need.
 
     Args:
-        pipes: the ones that EventBridge Pipes performs (without an enrichment).
+        pipes: those that EventBridge Pipes performs (without an enrichment).
 
     Raises:
-        UsageError: a name that is too long with its prefix, or two that share a logical id.
+        UsageError: a name is too long with its prefix, or two share a logical id.
     """
     used = sorted((bus for bus in buses if bus.rules or bus.archives), key=lambda bus: bus.name)
     made = [_bus(bus, stack.prefix) for bus in used if bus.name != DEFAULT_BUS]
@@ -155,7 +157,7 @@ def planned_events(buses: Sequence[Bus], pipes: Sequence[Pipe], stack: Stack) ->
 
 
 def full_name(bus: str, prefix: str) -> str:
-    """Of a declared bus on AWS."""
+    """The name of a declared bus on AWS."""
     return bus if bus == DEFAULT_BUS else prefix + bus
 
 
@@ -196,7 +198,7 @@ def _rule(rule: Rule, prefix: str) -> RulePlan:
 def _archive(archive: EventArchive, prefix: str) -> ArchivePlan:
     return ArchivePlan(
         id=f"{names.logical_id(archive.bus)}{names.logical_id(archive.name)}",
-        name=_named("archive", prefix, f"{archive.bus}-{archive.name}"),  # unique in the account, not on a bus
+        name=_named("archive", prefix, f"{archive.bus}-{archive.name}"),  # unique in the account, not only on a bus
         bus_id=_bus_id(archive.bus),
         pattern=archive.pattern,
         days=None if archive.retention_ms is None else -(-archive.retention_ms // limits.DAY_MS),
@@ -236,20 +238,20 @@ def _pipe(pipe: Pipe, stack: Stack) -> PipePlan:
 
 TARGET_ARN: Final = "arn:{partition}:scheduler:::aws-sdk:sqs:sendMessage"
 NAME_CHARS_MAX: Final = 64  # API reference, CreateSchedule, Name and GroupName
-EXECUTION_ID: Final = "<aws.scheduler.execution-id>"  # EventBridge Scheduler writes one for each attempt in its place
+EXECUTION_ID: Final = "<aws.scheduler.execution-id>"  # EventBridge Scheduler replaces it by a new id at each attempt
 ROLE_ID: Final = "Scheduler"
 GROUP_ID: Final = "ScheduleGroup"
 _AT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class SchedulePlan(Struct, frozen=True, kw_only=True):
-    """A schedule as both writers write it.
+    """A schedule in the form that both writers write.
 
     Args:
         id: logical id. name, expression, zone: as Scheduler gets them.
-        start, end: RFC 3339, UTC; None for none. window_minutes: None for none.
+        start, end: RFC 3339, UTC; None if not bounded. window_minutes: None if there is no window.
         input: SendMessage's parameters as JSON, a pattern (see `names.py`).
-        retries, age_s: retry policy. dead_id: of the queue for what could not be delivered; None for none.
+        retries, age_s: retry policy. dead_id: id of the queue for undeliverable ticks; None if there is none.
         text: what it does, for people.
     """
 
@@ -268,10 +270,10 @@ class SchedulePlan(Struct, frozen=True, kw_only=True):
 
 
 class Scheduling(Struct, frozen=True, kw_only=True):
-    """All of it.
+    """All plans for schedules.
 
     Args:
-        group: name of the schedule group. role: that Scheduler takes on.
+        group: name of the schedule group. role: the role that Scheduler assumes.
         schedules: sorted by id.
     """
 
@@ -283,13 +285,13 @@ class Scheduling(Struct, frozen=True, kw_only=True):
 def planned_schedules(
     app: str, declared: Sequence[Schedule], stack: Stack, queues: Mapping[str, QueueSettings]
 ) -> Scheduling | None:
-    """What schedules need; None when there are none, and no messages for later either.
+    """Plan what schedules need; None if there are no schedules and no messages for later.
 
     Args:
-        app: its name. declared: its schedules. queues: settings of all main queues, by declared name.
+        app: the app's name. declared: its schedules. queues: settings of all main queues, by declared name.
 
     Raises:
-        UsageError: what Scheduler would refuse, or a clock-change policy that it does not have.
+        UsageError: Scheduler would refuse something, or does not have a declared clock-change policy.
     """
     if not declared and not stack.later:
         return None
@@ -307,7 +309,7 @@ def planned_schedules(
 
 
 def schedule_notes(declared: Sequence[Schedule]) -> list[str]:
-    """What is declared and Scheduler will not do, a sentence each, by name."""
+    """Notes, a sentence each, on declarations that Scheduler does not support, by name."""
     return [
         f"Schedule {one.name}: delete_after=True deletes nothing on AWS. After its end it never fires again, at no cost."
         for one in sorted(declared, key=lambda one: one.name)
@@ -316,12 +318,12 @@ def schedule_notes(declared: Sequence[Schedule]) -> list[str]:
 
 
 def schedule_group(app: str, stack: Stack) -> str:
-    """Of an app's schedules, those for later included."""
+    """The name of the group of an app's schedules, including those for messages that are due late."""
     return f"{stack.prefix}{app}"
 
 
 def late_dead_letter(app: str, queue: QueueSettings) -> str | None:
-    """Where a late message goes that Scheduler could not deliver: its dead-letter queues are standard queues only."""
+    """The queue for a late message that Scheduler could not deliver; its dead-letter queues must be standard queues."""
     return f"{app}-late-dead" if queue.fifo else queue.dead_letter
 
 

@@ -1,10 +1,10 @@
-"""What holds something: what a template would make that is there already, and what a stack has that would go with it.
+"""Finds resources with contents: those that a template would make but that exist, and those that a stack would lose.
 
-A queue, table or archive that left a stack was kept, under a name that is fixed. Put back, it is imported with what it
-holds, unless another stack has it: two apps with one prefix never take each other's queues. Before a stack is destroyed,
-what each such resource holds is counted.
+A queue, table or archive that left a stack was kept, under a fixed name. If it comes back, it is imported with its
+contents, unless another stack has it: two apps with one prefix never take each other's queues. Before a stack is
+destroyed, the contents of each such resource are counted.
 Never here: what is done about it (`admin/deploying.py`). Invariant: nothing is changed here; a resource that cannot be
-looked at is reported, not taken for absent.
+read is reported, not considered absent.
 
 Sources: CloudFormation API, CreateChangeSet, ImportExistingResources (custom names, and a deletion policy on each resource);
 DescribeStackResources, PhysicalResourceId; SQS, DynamoDB and EventBridge APIs.
@@ -39,12 +39,12 @@ _COUNTS: Final = (
 
 
 class Holder(Struct, frozen=True, kw_only=True):
-    """A resource of a template that holds something.
+    """A resource of a template that has contents.
 
     Args:
-        logical_id, type, name: of the resource. kept: it stays when it leaves the stack.
-        physical_id: a queue's URL, else its name. count: of what it holds; None where nothing was asked.
-        stack: that has it now; None for none, or where that was not asked.
+        logical_id, type, name: of the resource. kept: whether it is kept when it leaves the stack.
+        physical_id: a queue's URL, otherwise its name. count: how much it contains; None if not counted.
+        stack: the stack that has it now; None if there is none, or it was not asked for.
     """
 
     logical_id: str
@@ -57,15 +57,15 @@ class Holder(Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> str:
-        """What it has, for example `messages`."""
+        """What it contains, for example `messages`."""
         return HOLDS[self.type]
 
 
 class Looking:
-    """Looks at queues, tables and archives.
+    """Reads queues, tables and archives.
 
     Args:
-        session: whose clients are used. aws_errors: makes AWS's errors ours.
+        session: makes the clients. aws_errors: turns AWS's errors into onefold's.
     """
 
     def __init__(self, session: Session, aws_errors: Translating) -> None:
@@ -73,13 +73,13 @@ class Looking:
         self._errors = aws_errors
 
     def there(self, template: Mapping[str, Any], deployed: Mapping[str, Any], *, counted: bool = False) -> list[Holder]:
-        """What a template would make, and exists though the deployed one does not have it; by logical id.
+        """Resources that a template would make and that exist although the deployed template lacks them, by logical id.
 
         Args:
-            deployed: the template that the stack has now, empty for none. counted: say how much each holds.
+            deployed: the template that the stack has now, empty if none. counted: count the contents of each.
 
         Raises:
-            UsageError: not allowed. TransientError: for now.
+            UsageError: not allowed. TransientError: AWS failed temporarily.
         """
         had = deployed.get("Resources", {})
         found = []
@@ -128,7 +128,7 @@ class Looking:
     def _table(self, name: str) -> tuple[str, int | None]:
         client = self._session.client("dynamodb")
         count = int(client.describe_table(TableName=name)["Table"].get("ItemCount", 0))
-        if count == 0:  # it is six hours old
+        if count == 0:  # the count can be six hours old
             count = int(client.scan(TableName=name, Select="COUNT", Limit=100)["Count"])
         return name, count
 
@@ -137,7 +137,7 @@ class Looking:
         return name, int(found.get("EventCount", 0))
 
     def _stack(self, physical_id: str) -> str | None:
-        """The stack that has a resource."""
+        """The stack that has a resource; None if there is none."""
         from botocore.exceptions import ClientError
 
         with self._errors("cloudformation:DescribeStackResources", physical_id):

@@ -1,13 +1,13 @@
-"""The function of one queue, worked out: its timeout, the queue's visibility that follows from it, mapping, and role.
+"""Plans the function of one queue: its timeout, the queue's visibility that follows from it, its mapping and role.
 
     visibility   at least six times the timeout, plus the batch window (Lambda developer guide, "Creating and configuring an
                  SQS event source mapping")
-    timeout      as chosen; else twice the longest job's. A run starts only while all of its job's timeout is left
-                 (`runner/lambda_invocation.py`), so an invocation of more than one message needs room before that, or the
-                 later ones would be given back again and again
+    timeout      as chosen; by default twice that of the longest job. A run starts only while its job's whole timeout is
+                 left (`runner/lambda_invocation.py`), so an invocation of several messages needs more time than that,
+                 or the later messages would be released again and again
 
-Never here: queues alone, what a writer makes of a function.
-Invariant: a function that is planned is one that Lambda takes, and none of its jobs can be cut off by its end.
+Never here: queues alone, how a writer writes a function.
+Invariant: Lambda accepts every planned function, and the function's timeout can cut off none of its jobs.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from onefold.options import Function, LambdaSettings, Queue, check_whole
 from onefold.runner.handlers import Job
 
 ROOM_FACTOR: Final = 2
-FINISH_MS: Final = 10 * limits.SECOND_MS  # ours: for the records and the answer of a batch
-MARGIN_MS: Final = LambdaSettings().margin_ms  # what `App.lambda_handler` keeps back by default
+FINISH_MS: Final = 10 * limits.SECOND_MS  # our value: for the records and the answer of a batch
+MARGIN_MS: Final = LambdaSettings().margin_ms  # what `App.lambda_handler` reserves by default
 URL_VARIABLE: Final = "ONEFOLD_URL"
 NAME_CHARS_MAX: Final = 64  # Lambda API, CreateFunction, FunctionName
 RUNTIMES: Final = ("python3.11", "python3.12", "python3.13", "python3.14")  # Lambda developer guide, "Lambda runtimes"
@@ -65,10 +65,10 @@ class Host(Struct, frozen=True, kw_only=True):
 
     Args:
         app: its name. target: how it is imported, `module:attribute`.
-        stack: what was chosen. url: of the engine, a pattern (see `names.py`).
+        stack: the choices of the deployment. url: of the engine, a pattern (see `names.py`).
         queues: names of all declared queues. graves: their dead-letter and held queues.
-        reconcilers: names of the jobs that look at runs. buses: full names of the event buses.
-        unique: queue and name of each job whose sends are unique: the sender claims the record.
+        reconcilers: names of the jobs that reconcile runs. buses: full names of the event buses.
+        unique: queue and name of each job with unique sends, for which the sender claims the record.
     """
 
     app: str
@@ -86,13 +86,13 @@ class FunctionPlan(Struct, frozen=True, kw_only=True):
     """A function with its mapping, role and log group.
 
     Args:
-        id: of its logical ids. settings, mapping: as Lambda gets them.
+        id: part of its logical ids. settings, mapping: as Lambda gets them.
         runtime, architecture: of Python and the processor.
-        queue_id: of the queue it works on. fifo, visibility_ms: of that queue.
-        jobs: that run in it, sorted. owner: of these, where they have one.
-        log_group: its name. statements: of its role. policies: ARNs of managed policies beside them.
+        queue_id: id of the queue whose messages it handles. fifo, visibility_ms: of that queue.
+        jobs: the jobs that run in it, sorted. owner: of these, if they have one.
+        log_group: its name. statements: of its role. policies: ARNs of further managed policies.
         subnets, security_groups: of its VPC, if any.
-        options: as declared, for what goes into a template as it is.
+        options: as declared, for values that a template takes unchanged.
     """
 
     id: str
@@ -119,12 +119,12 @@ class FunctionPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def role_id(self) -> str:
-        """The id of its role, as `iam.RolePlan.id`: never equal to a service role's, whatever the queue is called."""
+        """The id of its role, like `iam.RolePlan.id`; never that of a service role, whatever the queue is called."""
         return f"{self.id}Function"
 
 
 def notes(made: Sequence[FunctionPlan], queues: Sequence[Queue]) -> list[str]:
-    """What is not as it was declared: visibility timeouts that somebody chose, and that are too short for the function."""
+    """Notes on declared visibility timeouts that are too short for the function and are not used."""
     declared = {names.logical_id(queue.name): queue for queue in queues}
     found = []
     for one in made:
@@ -144,10 +144,10 @@ def planned(host: Host, queue: Queue, options: Function, jobs: Sequence[Job[Any,
     """The function that runs a queue's jobs.
 
     Args:
-        options: as declared. jobs: of the queue, one at least, sorted.
+        options: as declared. jobs: of the queue, at least one, sorted.
 
     Raises:
-        UsageError: an option that Lambda would refuse, a timeout over 15 min or below a job's, an unknown queue.
+        UsageError: Lambda would refuse an option, a timeout is over 15 min or below a job's, or a queue is unknown.
     """
     try:
         return _planned(host, queue, options, jobs)
@@ -158,7 +158,7 @@ def planned(host: Host, queue: Queue, options: Function, jobs: Sequence[Job[Any,
 
 
 def owner_of(jobs: Sequence[Job[Any, Any]]) -> str | None:
-    """The owners of jobs, as text; None where none has one."""
+    """The owners of jobs, as text; None if no job has one."""
     return " + ".join(sorted({job.policy.owner for job in jobs if job.policy.owner is not None})) or None
 
 
@@ -233,7 +233,7 @@ def _planned(host: Host, queue: Queue, options: Function, jobs: Sequence[Job[Any
 
 
 def _timeout_ms(options: Function, jobs: Sequence[Job[Any, Any]]) -> int:
-    """As chosen, else worked out; whole seconds, and never below a job's."""
+    """The timeout as chosen, or else derived; whole seconds, and never below a job's."""
     longest = max(jobs, key=lambda job: job.policy.timeout_ms)
     needed_ms = longest.policy.timeout_ms
     if options.timeout is None:
@@ -256,7 +256,7 @@ def _timeout_ms(options: Function, jobs: Sequence[Job[Any, Any]]) -> int:
     if found_ms < needed_ms + MARGIN_MS:
         raise errors.UsageError(
             f"its timeout is {duration.to_text(found_ms)}, that of its job {longest.name} {duration.to_text(needed_ms)}.",
-            meaning="Lambda would end the run in the middle, and whether its effect happened would not be known.",
+            meaning="Lambda would end the run midway, and it would not be known whether its effect happened.",
             todo=f"Lower the job's timeout, or raise the function's to {duration.to_text(needed_ms + FINISH_MS)}.",
         )
     return found_ms
@@ -273,11 +273,11 @@ def _sends_to(wanted: Sequence[str] | None, known: Sequence[str]) -> Sequence[st
     return known if wanted is None else wanted
 
 
-# -- what was written ------------------------------------------------------------------------------------------------
+# -- checking options ------------------------------------------------------------------------------------------------
 
 
 def _check_options(options: Function) -> None:
-    """Refuse values of another kind than an option has, before they are compared or written down."""
+    """Refuse values of the wrong type, before they are compared or written to a template."""
     for what in ("memory_mb", "batch", "concurrency"):
         if type(getattr(options, what)) is not int:
             raise errors.UsageError(f"{what}={getattr(options, what)!r}.", todo="It is a whole number.")
@@ -293,7 +293,7 @@ def _check_options(options: Function) -> None:
         )
     texts = [*options.environment, *options.environment.values()]
     if not all(isinstance(one, str) for one in texts):
-        raise errors.UsageError("its environment has a value that is not text.", todo="Write numbers as text, too.")
+        raise errors.UsageError("its environment has a value that is not text.", todo="Write numbers as text too.")
     if URL_VARIABLE in options.environment:
         raise errors.UsageError(
             f"{URL_VARIABLE} is in its environment.",
@@ -303,7 +303,7 @@ def _check_options(options: Function) -> None:
 
 
 def _check_more(options: Function) -> None:
-    """Refuse values of the rarer options that Lambda or IAM would refuse."""
+    """Refuse values of the less common options that Lambda or IAM would refuse."""
     for what in ("tracing", "json_logs"):
         if type(getattr(options, what)) is not bool:
             raise errors.UsageError(f"{what}={getattr(options, what)!r}.", todo="It is True or False.")

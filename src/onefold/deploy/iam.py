@@ -1,10 +1,12 @@
 """Least privilege, as data: which actions a function's role needs, on which resources, and what each group is for.
 
-`GRANTS` is the one list; statements of a role, the IAM reference in the documentation and the tests that compare it with the
-calls a handler really makes are all read from it. A grant is in a role only where its purpose is: no table, no DynamoDB.
-Never here: a wildcard action that allows; a wildcard resource but where AWS offers nothing else (network interfaces of a
-VPC, traces, the list of queues, which no ARN limits).
-Invariant: an action is in `GRANTS` because the code calls it; the deployment's own person needs other rights (not here).
+`GRANTS` is the only list; statements of a role, the IAM reference in the documentation and the tests that compare it
+with the calls a handler really makes all use it. A role has a grant only if it needs it: without a table, nothing for
+DynamoDB.
+Never here: a wildcard action that allows; a wildcard resource, except where AWS offers nothing else (network interfaces
+of a VPC, traces, the list of queues, which no ARN limits).
+Invariant: an action is in `GRANTS` because the code calls it; the person who deploys needs other permissions (not
+here).
 
 Sources: Service Authorization Reference (SQS, DynamoDB, S3, CloudWatch Logs, KMS, EC2); the managed policies
 AWSLambdaSQSQueueExecutionRole and AWSLambdaVPCAccessExecutionRole; SQS developer guide, "Enforce encryption of data in
@@ -48,10 +50,10 @@ class Grant(Struct, frozen=True, kw_only=True):
     """Actions that belong together.
 
     Args:
-        sid: of the statement.
+        sid: id of the statement.
         actions: sorted.
-        on: what they are done to, for people.
-        why: what for, for people.
+        on: the resources, as a text for people.
+        why: the purpose, as a text for people.
     """
 
     sid: str
@@ -203,14 +205,14 @@ GRANTS: Final[Mapping[Purpose, Grant]] = {
 
 
 class Statement(Struct, frozen=True, kw_only=True):
-    """One statement of a role's policy; all of ours allow.
+    """One statement of a role's policy; all of onefold's allow.
 
     Args:
         sid: its id.
         actions, resources: sorted; resources are ARN patterns (see `names.py`).
-        services: only on behalf of these services of the region (`kms:ViaService`).
-        equals, like: condition keys and the text they must equal, or match with `*`; patterns, too.
-        leading: what the partition keys of each item must match; empty for any.
+        services: allowed only on behalf of these services of the region (`kms:ViaService`).
+        equals, like: condition keys and the text that they must equal, or match with `*`; also patterns.
+        leading: patterns that the partition key of each item must match; empty for any.
     """
 
     sid: str
@@ -222,19 +224,19 @@ class Statement(Struct, frozen=True, kw_only=True):
     leading: tuple[str, ...] = ()
 
     def condition(self) -> dict[str, dict[str, list[str]]]:
-        """As IAM writes it, with patterns; empty for none."""
+        """The condition in IAM's form, with patterns; empty if there is none."""
         equals = {name: [value] for name, value in self.equals.items()}
         if self.services:
             equals["kms:ViaService"] = [f"{service}.{{region}}.amazonaws.com" for service in self.services]
         like = {name: [value] for name, value in self.like.items()}
         found = {name: one for name, one in (("StringEquals", equals), ("StringLike", like)) if one}
-        if self.leading:  # "all of none" holds, too, so a call without keys is refused separately (IAM user guide)
+        if self.leading:  # "all" is also true of no keys, so a call without keys is refused separately (IAM user guide)
             found["ForAllValues:StringLike"] = {LEADING_KEYS: list(self.leading)}
             found["Null"] = {LEADING_KEYS: ["false"]}
         return found
 
     def document(self, text: Callable[[str], Any]) -> dict[str, Any]:
-        """The statement as a policy has it; `text` writes a pattern in the language of a template."""
+        """The statement in the form of a policy; `text` writes a pattern in the language of a template."""
         found = {"Sid": self.sid, "Effect": "Allow", "Action": list(self.actions)}
         found["Resource"] = [text(pattern) for pattern in self.resources]
         condition = self.condition()
@@ -251,13 +253,13 @@ def filled(value: Any, text: Callable[[str], Any]) -> Any:
 
 
 class RolePlan(Struct, frozen=True, kw_only=True):
-    """A role that a service of AWS takes on for this account's resources only.
+    """A role that an AWS service assumes, only for this account's resources.
 
     Args:
-        id: of its logical ids: `{id}Role`. service: for example `scheduler`.
-        text: what it is for. statements: what it may.
-        owner: of what it belongs to, if it has one.
-        says_account: whether the service says for which account it takes the role on.
+        id: part of its logical id `{id}Role`. service: for example `scheduler`.
+        text: its purpose. statements: its permissions.
+        owner: of the thing it belongs to, if there is one.
+        says_account: whether the service's request names the account for which it assumes the role.
     """
 
     id: str
@@ -268,7 +270,7 @@ class RolePlan(Struct, frozen=True, kw_only=True):
     says_account: bool = True
 
     def trust(self) -> dict[str, object]:
-        """Its trust policy's one statement, with patterns: the account keeps out a confused deputy (IAM user guide)."""
+        """The single statement of its trust policy; the account prevents a confused deputy (IAM user guide)."""
         found: dict[str, object] = {
             "Effect": "Allow",
             "Principal": {"Service": f"{self.service}.amazonaws.com"},
@@ -284,14 +286,14 @@ LAMBDA_TRUST: Final = {
     "Principal": {"Service": "lambda.amazonaws.com"},
     "Action": "sts:AssumeRole",
 }
-"""The trust policy's one statement of a function's role."""
+"""The single statement of the trust policy of a function's role."""
 
 
 def queue_statements(queue: object, rules: Sequence[object] | None) -> list[dict[str, Any]]:
-    """The statements of a queue's own policy: no access without TLS, and the rules that target it may send.
+    """The statements of a queue's own policy: no access without TLS, and the rules that target it are allowed to send.
 
     Args:
-        queue: its ARN. rules: ARNs of the rules, None for none. Both as the writer expresses them.
+        queue: its ARN. rules: ARNs of the rules; None if there are none. Both in the form that the writer uses.
     """
     found: list[dict[str, Any]] = [
         {
@@ -320,16 +322,18 @@ class Uses(Struct, frozen=True, kw_only=True):
     """What one function uses, by full names.
 
     Args:
-        queue: that it works on. companions: its dead-letter and held queues. sends_to: where its jobs send.
-        log_group: its own.
-        table: of the records; None where they are kept elsewhere.
-        jobs: whose records it writes, where the table has layout 2; empty in layout 1, which cannot separate roles by job.
+        queue: the queue whose messages it handles. companions: the queue's dead-letter and held queues.
+        sends_to: queues to which its jobs send. log_group: its log group.
+        table: of the records; None if they are kept elsewhere.
+        jobs: the jobs whose records it writes, if the table has layout 2; empty in layout 1, which cannot separate
+            roles by job.
         payloads: `bucket/prefix`, or None.
         kms_key: ARN, or None.
-        network: it runs in a VPC. tracing: it sends traces.
-        buses: event buses that its jobs may put on, by their full names.
-        late_group: name of the group of its one-time schedules, or None. late_role: ARN of the role they send with.
-        graves: dead-letter and held queues that its reconciliations look into; none where it has no reconciliation.
+        network: whether it runs in a VPC. tracing: whether it sends traces.
+        buses: event buses on which its jobs may put events, by full names.
+        late_group: name of the group of its one-time schedules, or None. late_role: ARN of the role with which they
+            send.
+        graves: dead-letter and held queues that its reconciliations read; empty if it has no reconciliation.
     """
 
     queue: str

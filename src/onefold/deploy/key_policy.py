@@ -1,7 +1,8 @@
-"""The statements that your own key's policy needs for services that use the key directly, not through a role of the stack.
+"""The statements that the policy of your own key needs for services that use the key directly, not through a role.
 
-A role's policy cannot let CloudWatch Logs or EventBridge use a key: they come as themselves, with the account, the log group
-or the bus in their request. Everything else that uses the key does so by a role, whose statements are in `iam.py`.
+A role's policy cannot let CloudWatch Logs or EventBridge use a key: they use it under their own name, with the account,
+the log group or the bus in their request. Everything else uses the key through a role, whose statements are in
+`iam.py`.
 Never here: roles. Invariant: each statement is needed by the plan, and names one account.
 
 Sources: CloudWatch Logs user guide, "Encrypt log data using AWS KMS"; EventBridge user guide, "Encrypting event buses" and
@@ -21,7 +22,7 @@ Json = dict[str, Any]
 
 
 def policy(plan: DeployPlan) -> Json:
-    """The statements to add to the key's policy, as a document of their own.
+    """A policy document with the statements to add to the key's policy.
 
     Raises:
         UsageError: the stack has no key.
@@ -78,5 +79,5 @@ def policy(plan: DeployPlan) -> Json:
 
 
 def to_json(plan: DeployPlan) -> str:
-    """The same as JSON text with a line end at its end; errors as `policy`."""
+    """The same as JSON text that ends in a line end; raises what `policy` raises."""
     return json.dumps(policy(plan), indent=2) + "\n"

@@ -1,16 +1,16 @@
 """The archive of a function: the app, onefold, and pinned dependencies for Lambda's platform; same input, same bytes.
 
-Entries are sorted, dated 1980-01-01, and have mode 0644 (0755 where the file may be executed). pip installs the
-dependencies into a folder of its own, wheels only, for the function's Python and processor, never for this machine's.
+Entries are sorted, dated 1980-01-01, and have mode 0644 (0755 if the file is executable). pip installs the dependencies
+into a separate folder, only from wheels, for the function's Python and processor, never for those of this machine.
 
-Bytecode is included only on request, because it fits one version of Python. Lambda's folder is read-only, so a function
-without bytecode compiles every module at every cold start. The compiled files carry the hash of their source instead of its
-time (PEP 552, unchecked: the archive holds both and neither is edited), so they do not depend on the machine or the time and
-are the same wherever the same Python compiles the same text.
+Bytecode is included only on request, because it fits only one version of Python. Lambda's folder is read-only, so a
+function without bytecode compiles every module at every cold start. The compiled files contain the hash of their source
+instead of its time (PEP 552, unchecked: the archive has both and neither is edited), so they depend on neither machine
+nor time and are the same whenever the same Python compiles the same text.
 
 Never here: which files an app consists of (`sources.py`), uploading.
-Invariant: nothing is written to the output before the whole archive is complete; then it replaces the old one at once. What
-cannot be compiled stays as text; the archive works without bytecode.
+Invariant: nothing is written to the output before the whole archive is complete; then it replaces the old one in one
+step. A file that cannot be compiled stays as text; the archive works without bytecode.
 """
 
 from __future__ import annotations
@@ -40,38 +40,38 @@ Report = Callable[[str], None]
 
 ZIPPED_BYTES_MAX: Final = (
     50 * 1024 * 1024
-)  # Lambda quotas: deployment package, zipped, uploaded directly; more through S3
-UNZIPPED_BYTES_MAX: Final = 250 * 1024 * 1024  # Lambda quotas: deployment package, unzipped, layers included
-PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")  # Lambda runtimes that onefold's own minimum allows
+)  # Lambda quotas: deployment package, zipped, uploaded directly; a larger one must go through S3
+UNZIPPED_BYTES_MAX: Final = 250 * 1024 * 1024  # Lambda quotas: deployment package, unzipped, including layers
+PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")  # Lambda runtimes on which onefold runs
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "redis": ("redis",),
     "postgres": ("psycopg", "psycopg-binary"),
 }
-"""Distributions that a record store needs on top; DynamoDB needs boto3 only, which the runtime brings."""
+"""Further distributions that a record store needs; DynamoDB needs only boto3, which the runtime includes."""
 
 _PINNED: Final = ("msgspec",)  # onefold's own dependencies
-_DATED: Final = (1980, 1, 1, 0, 0, 0)  # the earliest that the zip format knows
+_DATED: Final = (1980, 1, 1, 0, 0, 0)  # the earliest date of the zip format
 _MACHINES: Final[Mapping[Architecture, str]] = {"x86_64": "x86_64", "arm64": "aarch64"}
 # glibc of Amazon Linux 2 (python3.11) is 2.26, of Amazon Linux 2023 (3.12 and later) 2.34.
 _WHEELS: Final = ("manylinux2014", "manylinux_2_17", "manylinux_2_24", "manylinux_2_26")
 _WHEELS_2023: Final = ("manylinux_2_27", "manylinux_2_28", "manylinux_2_31", "manylinux_2_34")
-_PINS: Final = re.compile(r"==|@ ")  # of one line: a version, or one file
-_BIGGEST: Final = 5  # entries that are named when it is too much
+_PINS: Final = re.compile(r"==|@ ")  # in one line: a version, or a file
+_BIGGEST: Final = 5  # how many entries the error names if the archive is too large
 
 
 class PackageSettings(Struct, frozen=True, kw_only=True):
     """What to pack.
 
     Args:
-        module: dotted, of the app.
-        root: the folder that holds its first part.
-        output: where the archive goes.
-        build_dir: where pip installs to; created if needed, and emptied of earlier installs.
-        include: more files and folders below `root`.
-        requirements: a requirements file of the app's own dependencies.
-        extras: record stores beside DynamoDB: `redis`, `postgres`.
-        python: of the function, for example "3.13". architecture: of its processor.
-        bytecode: compile what is Python, for faster cold starts.
+        module: dotted name of the app's module.
+        root: the folder with the first part of that name.
+        output: path of the archive.
+        build_dir: the folder into which pip installs; created if needed, and emptied of earlier installs.
+        include: further files and folders below `root`.
+        requirements: a requirements file with the app's own dependencies.
+        extras: record stores other than DynamoDB: `redis`, `postgres`.
+        python: version of the function, for example "3.13". architecture: of its processor.
+        bytecode: compile the Python files, for faster cold starts.
     """
 
     module: str
@@ -92,11 +92,11 @@ class Built(Struct, frozen=True, kw_only=True):
     Args:
         path: of the file.
         sha256: of its bytes, hexadecimal.
-        zipped_bytes, unzipped_bytes: its size, and its files' size.
-        files: how many.
-        modules: of the app that are in it.
-        pinned: what pip was asked for.
-        warnings: what may be missing or in the way, each with what to do.
+        zipped_bytes, unzipped_bytes: its size, and that of its files.
+        files: how many it contains.
+        modules: the app's modules in it.
+        pinned: the requirements that pip was given.
+        warnings: what may be missing or wrong, each with what to do.
     """
 
     path: str
@@ -113,11 +113,12 @@ def build(settings: PackageSettings, report: Report) -> Built:
     """Pack a function.
 
     Args:
-        report: is called with each step as it begins.
+        report: called with each step as it begins.
 
     Raises:
-        UsageError: no pip, a dependency that has no wheel for the platform, two files of one name, bytecode for another
-            Python, or more than Lambda's 250 MB unzipped, with the biggest entries. The output is unchanged.
+        UsageError: there is no pip, a dependency has no wheel for the platform, two files have one name, the bytecode
+            is for another Python, or it exceeds Lambda's 250 MB unzipped (with the biggest entries). The output is
+            unchanged.
         NotFoundError: a module or file does not exist.
     """
     _check(settings)
@@ -160,10 +161,10 @@ def build(settings: PackageSettings, report: Report) -> Built:
 
 
 def pins(extras: Iterable[str] = ()) -> tuple[str, ...]:
-    """What pip is asked for: the versions that are installed here, which the app was tested with.
+    """The requirements for pip: the versions that are installed here, with which the app was tested.
 
     Raises:
-        UsageError: an unknown extra, or one whose packages are not installed here.
+        UsageError: an extra is unknown, or its packages are not installed here.
     """
     names = list(_PINNED)
     for extra in extras:
@@ -186,12 +187,12 @@ def pins(extras: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def write_archive(output: Path, entries: Mapping[str, tuple[bytes, bool]]) -> tuple[str, int]:
-    """Write a zip whose bytes depend on its entries alone; its SHA-256 and size.
+    """Write a zip whose bytes depend only on its entries; returns its SHA-256 and size.
 
     Args:
-        entries: path in the archive to content and whether it may be executed.
+        entries: path in the archive to content and whether it is executable.
 
-    The bytes are the same wherever Python was built with the same zlib; another one may compress differently.
+    The bytes are the same for every Python that was built with the same zlib; another zlib may compress differently.
 
     Raises:
         UsageError: the output cannot be written.
@@ -201,7 +202,7 @@ def write_archive(output: Path, entries: Mapping[str, tuple[bytes, bool]]) -> tu
             with zipfile.ZipFile(file, "w") as archive:
                 for name, (content, executable) in sorted(entries.items()):
                     entry = zipfile.ZipInfo(name, date_time=_DATED)
-                    entry.create_system = 3  # Unix: what the mode below means
+                    entry.create_system = 3  # Unix, so that the mode below is understood
                     entry.external_attr = (0o100755 if executable else 0o100644) << 16
                     entry.compress_type = zipfile.ZIP_DEFLATED
                     archive.writestr(entry, content, compresslevel=9)
@@ -210,7 +211,7 @@ def write_archive(output: Path, entries: Mapping[str, tuple[bytes, bool]]) -> tu
     except OSError as error:
         let_through(error)
         raise errors.UsageError(
-            f"{output} cannot be written: {error.strerror or error}", todo="Give another place with --output."
+            f"{output} cannot be written: {error.strerror or error}", todo="Give another path with --output."
         ) from error
     return hashlib.sha256(content).hexdigest(), len(content)
 
@@ -250,7 +251,7 @@ def _joined(groups: Mapping[str, Mapping[str, Path]]) -> dict[str, Path]:
             if name in joined:
                 raise errors.UsageError(
                     f"{name} is in {origin[name]} and in {what}.",
-                    meaning="One would hide the other, and which one would be chance.",
+                    meaning="One would hide the other, and it would be chance which one.",
                     todo="Rename your own module, or remove the dependency.",
                 )
             joined[name], origin[name] = path, what
@@ -306,7 +307,7 @@ def _install(pinned: Sequence[str], settings: PackageSettings, target: Path) -> 
     if settings.requirements is not None:
         command += ["--requirement", str(settings.requirements)]
     command += pinned
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own interpreter's pip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - this interpreter's pip
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()[-3:]
         raise errors.UsageError(
@@ -326,7 +327,7 @@ def _emptied(target: Path) -> None:
 
 
 def _missing(outside: Mapping[str, str], dependencies: Iterable[str]) -> list[str]:
-    """Imports of the app that nothing in the archive answers."""
+    """Warnings about imports of the app that are not in the archive."""
     there = {name.partition("/")[0].partition(".")[0] for name in dependencies} | IN_RUNTIME
     return [
         f"{path} imports {name}, which is not in the package: add its distribution to --requirements."
@@ -336,23 +337,21 @@ def _missing(outside: Mapping[str, str], dependencies: Iterable[str]) -> list[st
 
 
 def _stray(settings: PackageSettings) -> list[str]:
-    """Notes on requirements: that none were named, or that they are not pinned."""
+    """Warnings about requirements: that none were named, or that they are not pinned."""
     found = settings.root / "requirements.txt"
     if settings.requirements is None:
         if not found.is_file():
             return []
-        return [f"{found.name} lies beside the app but was not asked for: --requirements {found.name}"]
+        return [f"{found.name} is in the app's folder but is not used: --requirements {found.name}"]
     lines = [line.partition(" #")[0].strip() for line in settings.requirements.read_text(encoding="utf-8").splitlines()]
     loose = [line for line in lines if line and line[0] not in "#-" and not _PINS.search(line)]
     if not loose:
         return []
     where = settings.requirements.name
-    return [
-        f"{', '.join(loose)} in {where} names no single version, so another day may bring other bytes: pin with ==."
-    ]
+    return [f"{', '.join(loose)} in {where} has no exact version, so a later build may differ: pin with ==."]
 
 
-TASK_FOLDER: Final = "/var/task"  # Lambda developer guide: where the archive is unpacked; what tracebacks show
+TASK_FOLDER: Final = "/var/task"  # Lambda developer guide: where the archive is unpacked; tracebacks show it
 
 
 def compiled(sources: Mapping[str, bytes], python: str, stage: Path) -> dict[str, bytes]:
@@ -360,16 +359,16 @@ def compiled(sources: Mapping[str, bytes], python: str, stage: Path) -> dict[str
 
     Args:
         sources: path in the archive to text. python: the function's version, for example "3.13".
-        stage: a folder to work in; emptied.
+        stage: a folder to work in, which is emptied.
 
     Raises:
-        UsageError: this interpreter is of another version.
+        UsageError: this interpreter has another version.
     """
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if here != python:
         raise errors.UsageError(
             f"Bytecode for Python {python} cannot be made by Python {here}.",
-            meaning="Each version reads its own only.",
+            meaning="Each version reads only its own.",
             todo=f"Package with Python {python}, give the functions runtime='python{here}', or leave --bytecode out.",
         )
     if stage.exists():
@@ -382,8 +381,8 @@ def compiled(sources: Mapping[str, bytes], python: str, stage: Path) -> dict[str
         sys.executable, "-I", "-S", "-m", "compileall", "-qq", "-j", "1", "--invalidation-mode", "unchecked-hash",
         "-s", str(stage), "-p", TASK_FOLDER, str(stage),
     ]  # fmt: skip
-    # Its exit code says only that some file cannot be compiled, as templates of code in some distributions cannot.
-    subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own interpreter
+    # Its exit code only says that some file cannot be compiled, such as code templates in some distributions.
+    subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - this interpreter
     found = {path.relative_to(stage).as_posix(): path.read_bytes() for path in stage.rglob("*.pyc")}
     shutil.rmtree(stage)
     return dict(sorted(found.items()))

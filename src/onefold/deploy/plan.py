@@ -1,8 +1,8 @@
-"""What an app needs on AWS, worked out from its declarations: one frozen `DeployPlan` that both writers write down.
+"""What an app needs on AWS, derived from its declarations: one frozen `DeployPlan`, from which both writers write.
 
-The parts are put together here: queues and their redrive targets, the table, the alarms; functions, and the sizes that
-follow from them, are worked out in `functions.py`. What Lambda or SQS would refuse is refused, before anything is
-uploaded. Never here: CloudFormation, Terraform, AWS calls, the app itself (its queues and jobs come in).
+The parts are put together here: queues and their redrive targets, the table, the alarms; `functions.py` plans
+functions, and the sizes that follow from them. Anything that Lambda or SQS would refuse is refused before anything is
+uploaded. Never here: CloudFormation, Terraform, AWS calls, the app itself (its queues and jobs are passed in).
 Invariant: the same declarations and the same stack give an equal plan, in the same order.
 """
 
@@ -47,9 +47,9 @@ class QueuePlan(Struct, frozen=True, kw_only=True):
     """A queue.
 
     Args:
-        id: of its logical ids. role: of a pair's main queue, or of a companion.
+        id: part of its logical ids. role: whether it is a main queue or a companion.
         settings: with full names; `dead_letter`, `redrive_allow` and `redrive_sources` are the redrive targets.
-        owner: of the jobs on it, where they have one.
+        owner: of the jobs on it, if they have one.
     """
 
     id: str
@@ -59,17 +59,18 @@ class QueuePlan(Struct, frozen=True, kw_only=True):
 
 
 class DeployPlan(Struct, frozen=True, kw_only=True):
-    """Everything, each kind sorted by logical id.
+    """Everything that a deployment makes, each kind sorted by logical id.
 
     Args:
-        app: its name. target: how it is imported, `module:attribute`. stack: what was chosen for all of it.
-        url: the engine's, an ARN-like pattern (see `names.py`).
-        table: name of the record table; None where records are kept elsewhere.
+        app: its name. target: how it is imported, `module:attribute`. stack: the choices for the whole deployment.
+        url: of the engine, a pattern like an ARN (see `names.py`).
+        table: name of the record table; None if records are kept elsewhere.
         log_counts, alarms, job_alarms: see `alarms.py`. slack: the channel for alarms; see `chat.py`.
-        topic: name of the SNS topic of the stack's own that alarms notify; None for none.
-        scheduling: of the schedules; None for none. machines: of the map runs. events: buses, rules, archives, pipes.
-        tags: of every resource that can have some.
-        notes: what is declared and AWS will not do, or will do otherwise, a sentence each.
+        topic: name of the stack's own SNS topic, which alarms notify; None if there is none.
+        scheduling: of the schedules; None if there are none. machines: of the map runs. events: buses, rules, archives,
+            pipes.
+        tags: of every resource that can have tags.
+        notes: what is declared and AWS does not do, or does differently, a sentence each.
     """
 
     app: str
@@ -97,7 +98,7 @@ class DeployPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def counts_mapped(self) -> bool:
-        """Whether mappings count what happens to messages, for the alarm mapping-dropped."""
+        """Whether mappings count what happens to messages, which the alarm mapping-dropped needs."""
         return any(one.alarm == "mapping-dropped" for one in self.alarms)
 
     def tags_of(self, owner: str | None, held: str | None = None) -> dict[str, str]:
@@ -114,9 +115,9 @@ class AppDeclarations(Struct, frozen=True, kw_only=True):
 
     Args:
         queues, jobs, schedules, maps, buses, pipes: in any order.
-        reconcilers: names of the jobs that look at runs.
+        reconcilers: names of the jobs that reconcile runs.
         logs: whether its events become log lines, as in an app without sinks.
-        metrics: the namespace in CloudWatch in which a sink of it writes metrics; None: no sink does.
+        metrics: the CloudWatch namespace in which one of its sinks writes metrics; None: no sink does.
     """
 
     queues: Iterable[Queue]
@@ -135,12 +136,12 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
 
     Args:
         app: its name. target: `module:attribute`.
-        stack: what was chosen for all of it.
+        stack: the choices for the whole deployment.
 
     Raises:
-        UsageError: a function whose timeout is above 15 min or below a job's, a batch window on a FIFO queue, a name that is
-            too long with its prefix or given twice, a queue that is not declared, a schedule or map run that AWS has no
-            equivalent for; nothing is written then.
+        UsageError: a function's timeout is above 15 min or below a job's, a FIFO queue has a batch window, a name is
+            too long with its prefix or given twice, a queue is not declared, or AWS has no equivalent for a schedule or
+            map run; in that case nothing is written.
     """
     names.check_prefix(stack.prefix)
     queues = sorted(declared.queues, key=lambda queue: queue.name)
@@ -149,7 +150,7 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
     if not queues:
         raise errors.UsageError(f"App {app} declares no queue.", todo="Declare one: app.queue(...).")
     scheduled, maps = list(declared.schedules), list(declared.maps)
-    piped = {pipe.source: pipe for pipe in declared.pipes if pipe.enrich is None}  # a function does the others
+    piped = {pipe.source: pipe for pipe in declared.pipes if pipe.enrich is None}  # a function runs the others
     jobs = [job for job in declared.jobs if job.policy.queue not in {one.name for one in left_out}]
     by_name = sorted(jobs, key=lambda one: one.name)
     on_queue = {queue.name: [job for job in by_name if job.policy.queue == queue.name] for queue in queues}
@@ -216,7 +217,7 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
 def _notes(
     app: str, stack: Stack, declared: AppDeclarations, counts: Sequence[LogCount], *, is_left_out: bool
 ) -> list[str]:
-    """What to say of logs, of the queue of alarms, and of the prefix."""
+    """Notes on logs, the queue of alarms, and the prefix."""
     return [
         *([] if declared.logs else alarms.notes(counts)),
         *([_ALARMS_LEFT_OUT] if is_left_out else []),
@@ -225,7 +226,7 @@ def _notes(
 
 
 def _check_together(made: Sequence[FunctionPlan], machines: Sequence[MachinePlan], events: EventsPlan) -> None:
-    """Refuse functions that cannot share one zip, and two things of one kind under one name."""
+    """Refuse functions that cannot share one zip, and two things of one kind with the same name."""
     _check_platforms(made)
     names.check_apart("function", (one.name for one in made))
     names.check_apart("state machine", (one.name for one in machines))
@@ -246,17 +247,17 @@ def _check_platforms(made: Sequence[FunctionPlan]) -> None:
 
 
 def _has_workers(queues: Iterable[Queue]) -> bool:
-    """Whether a worker runs some of the app's jobs: it, or `onefold watch`, evaluates alarms and sends reports then."""
+    """Whether a worker runs some of the app's jobs; then it, or `onefold watch`, evaluates alarms and sends reports."""
     return any(one.function is None for one in queues if one.name != ALARMS_QUEUE)
 
 
 def _shared_prefix(app: str, prefix: str, reconcilers: Collection[str]) -> list[str]:
-    """Notes on reading dead-letter queues if other apps may use the same prefix."""
+    """Notes on reading dead-letter queues, in case other apps use the same prefix."""
     if not reconcilers or app in prefix:
         return []
     which = f"that begins with {prefix}" if prefix else "of the region"
     said = f"Reconciliations look into each dead-letter and held queue {which}, and fail at another app's."
-    return [f"{said} Where there are such, give this app a prefix of its own, as --prefix {prefix}{app}-"]
+    return [f"{said} If there are such queues, give this app a prefix of its own: --prefix {prefix}{app}-"]
 
 
 # -- queues ----------------------------------------------------------------------------------------------------------
@@ -268,7 +269,7 @@ def _queues(
     on_queue: Mapping[str, Sequence[Job[Any, Any]]],
     served: Mapping[str, FunctionPlan],
 ) -> list[QueuePlan]:
-    """The declared queues and their companions; a dead-letter queue that several share is one queue."""
+    """The declared queues and their companions; a dead-letter queue that several queues share is listed once."""
     planned: dict[str, QueuePlan] = {}
     sources: dict[str, list[str]] = {}
     for queue in declared:
@@ -296,15 +297,15 @@ def _queues(
             )
             if planned.setdefault(one.name, made) != made:
                 raise errors.UsageError(
-                    f"Queue {one.name} is declared in two ways, the second time beside {queue.name}.",
-                    meaning="Two queues may share a dead-letter queue when they agree on its settings; no other is shared.",
+                    f"Queue {one.name} is declared in two ways, the second time with {queue.name}.",
+                    meaning="Queues can share a dead-letter queue if they agree on its settings, and no other queue.",
                     todo="Give DeadLetter(...) the same retention everywhere, or another name.",
                 )
     return list(planned.values())
 
 
 def _late_dead(app: str, queues: Iterable[Queue], stack: Stack) -> QueuePlan | None:
-    """The queue for late messages of FIFO queues that EventBridge Scheduler could not deliver; None where there are none."""
+    """The queue for late messages of FIFO queues that EventBridge Scheduler could not deliver; None if not needed."""
     if not stack.later or not any(one.settings.fifo for one in queues):
         return None
     name = f"{app}-late-dead"
@@ -315,7 +316,7 @@ def _late_dead(app: str, queues: Iterable[Queue], stack: Stack) -> QueuePlan | N
 
 
 def _prefixed(settings: QueueSettings, prefix: str, source: str) -> QueueSettings:
-    """The settings with full names, refused where AWS would."""
+    """The settings with full names; refuses what AWS would refuse."""
     found = replace(
         settings,
         name=prefix + settings.name,
@@ -349,7 +350,7 @@ def _alarms(
     reconcilers: Collection[str],
     events: EventsPlan,
 ) -> tuple[list[LogCount], list[AlarmPlan]]:
-    """All that there are of an app, whichever of them a deployment has."""
+    """All possible alarms of an app, from which a deployment takes some."""
     counts: list[LogCount] = []
     found: list[AlarmPlan] = []
     main = {one.settings.name: one for one in queues if one.role == "main"}
@@ -409,7 +410,7 @@ def _of_metrics(
     served: Mapping[str, FunctionPlan],
     target: str,
 ) -> list[AlarmPlan]:
-    """Alarms over onefold's own metrics, of those jobs whose metrics are written.
+    """Alarms on onefold's own metrics, for those jobs whose metrics are written.
 
     Args:
         own: the namespace of the app's own sink, if it has one.

@@ -1,10 +1,11 @@
 """Which files belong to a function: the app's own modules, found by a simple rule, and onefold's own.
 
-The rule: the app's module (a package with its whole folder), every module or package beside it that these import, directly
-or through one another, and what was named on the command line. Imports are read from the text; nothing is run.
-Left out everywhere: folders called `tests` or `__pycache__`, hidden files, bytecode.
+The rule: the app's module (a package with its whole folder), every module or package next to it that these import,
+directly or indirectly, and the files named on the command line. Imports are read from the text; nothing is run. Folders
+called `tests` or `__pycache__`, hidden files and bytecode are always left out.
 
-Never here: dependencies, the archive. Invariant: same files on disk, same answer, whatever order the disk lists them in.
+Never here: dependencies, the archive. Invariant: the same files on disk give the same answer, in whatever order the
+disk lists them.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from onefold import errors
 IN_RUNTIME: Final = frozenset(
     {"boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3", "six", "awslambdaric"}
 )
-"""Import names that Lambda's Python runtimes bring along (Lambda developer guide, "Runtime dependencies in Python")."""
+"""Import names that Lambda's Python runtimes include (Lambda developer guide, "Runtime dependencies in Python")."""
 
 _LEFT_OUT_FOLDERS: Final = frozenset({"__pycache__", "node_modules", "tests"})
 _LEFT_OUT_SUFFIXES: Final = (".pyc", ".pyo")
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
-# Rooms of onefold that no function needs: commands, the page, local servers, test suites, and what deploys it.
+# Rooms of onefold that no function needs: commands, the page, local servers, test suites, deployment.
 LEFT_OUT_ROOMS: Final = frozenset(
     {"__main__.py", "admin", "agents", "check", "cli", "demo", "deploy", "local", "testing", "web"}
 )
@@ -40,7 +41,7 @@ class Sources(Struct, frozen=True, kw_only=True):
     Args:
         files: path in the archive (with `/`) to the file on disk.
         modules: top-level modules and packages of the app, its own first.
-        outside: import names that are none of these and not Python's own, each with a file that imports it.
+        outside: import names that are neither these nor Python's own, each with a file that imports it.
     """
 
     files: Mapping[str, Path]
@@ -52,13 +53,13 @@ def app_sources(module: str, root: Path, include: Iterable[str] = ()) -> Sources
     """The files of an app.
 
     Args:
-        module: dotted, of the app, for example `shop` or `shop.jobs`.
-        root: the folder that holds its first part.
-        include: more files or folders below `root`, for what is imported by a computed name or only read.
+        module: dotted name of the app's module, for example `shop` or `shop.jobs`.
+        root: the folder with the first part of that name.
+        include: further files or folders below `root`, such as modules imported by a computed name, or data.
 
     Raises:
         NotFoundError: the module or one of `include` is not below `root`.
-        UsageError: a file to be included lies outside `root`, is not a regular file, or is Python that cannot be parsed.
+        UsageError: a file to include is outside `root`, is not a regular file, or is Python that cannot be parsed.
     """
     own = module.partition(".")[0]
     found: dict[str, Path] = {}
@@ -76,7 +77,7 @@ def app_sources(module: str, root: Path, include: Iterable[str] = ()) -> Sources
         files = _module_files(root, name)
         if not files:
             raise errors.NotFoundError(
-                f"There is no module {name!r} in {root}.", todo="Run the command in the folder that holds it."
+                f"There is no module {name!r} in {root}.", todo="Run the command in the folder that contains it."
             )
         modules.append(name)
         found.update(files)
@@ -94,16 +95,16 @@ def app_sources(module: str, root: Path, include: Iterable[str] = ()) -> Sources
 
 
 def onefold_sources() -> dict[str, Path]:
-    """The files of the onefold that runs now, without the rooms that no function needs."""
+    """The files of the running onefold, without the rooms that no function needs."""
     home = Path(__file__).parents[1]
     return {f"onefold/{name}": path for name, path in _tree(home, home) if name.partition("/")[0] not in LEFT_OUT_ROOMS}
 
 
 def installed_files(target: Path) -> dict[str, Path]:
-    """The files of a folder that pip installed into, without what names this machine or this run.
+    """The files of a folder into which pip installed, without those that depend on this machine or this run.
 
-    pip notes there by whom and for whom it installed (RECORD also lists the bytecode); scripts hold the path of an
-    interpreter. Nothing of it is needed to import.
+    pip writes there by whom and for whom it installed (RECORD also lists the bytecode); scripts contain the path of an
+    interpreter. None of these files is needed for imports.
     """
     noise = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}
     return {
@@ -114,13 +115,13 @@ def installed_files(target: Path) -> dict[str, Path]:
 
 
 def root_of(module: str, file: str | None, folders: Iterable[str] = ()) -> Path:
-    """The folder that holds the first part of an imported module.
+    """The folder with the first part of an imported module's name.
 
     Args:
-        module: dotted. file: its `__file__`. folders: its `__path__`, where it has no file.
+        module: dotted name. file: its `__file__`. folders: its `__path__`, if it has no file.
 
     Raises:
-        UsageError: a module without a place on disk.
+        UsageError: the module is not on disk.
     """
     path = Path(file) if file is not None else next((Path(folder) / "__init__.py" for folder in folders), None)
     if path is None:
@@ -145,8 +146,8 @@ def _named(root: Path, named: str) -> dict[str, Path]:
     path = root / named
     if not path.resolve().is_relative_to(root.resolve()):
         raise errors.UsageError(
-            f"--include {named} lies outside {root}.",
-            meaning="Its place in the archive would be unknown.",
+            f"--include {named} is outside {root}.",
+            meaning="Its path in the archive would be unknown.",
             todo="Name a path below the folder of the app.",
         )
     if path.is_dir():
@@ -172,7 +173,7 @@ def _tree(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
             if not path.is_file():
                 raise errors.UsageError(
                     f"{path} is not a regular file.",
-                    meaning="A link that leads nowhere, a socket or a pipe cannot be packed.",
+                    meaning="A broken link, a socket or a pipe cannot be packed.",
                     todo="Remove it from the folder.",
                 )
             yield path.relative_to(root).as_posix(), path
@@ -186,7 +187,7 @@ def _is_left_out(folder: str) -> bool:
 
 
 def _imports(files: Mapping[str, Path]) -> set[tuple[str, str]]:
-    """First parts of what Python files import absolutely, each with the file that does."""
+    """The first parts of names that Python files import absolutely, each with the importing file."""
     first: dict[str, str] = {}
     for name, path in sorted(files.items()):
         if path.suffix != ".py":

@@ -1,9 +1,9 @@
-"""What is chosen for all of an app's infrastructure, and the engine's URL that follows from it.
+"""The choices for all of an app's infrastructure, and the engine's URL that follows from them.
 
 A `Stack` is the choices of one deployment (a prefix per stage, the table, where large payloads go, keys, tags). An app whose
-URL is `aws://...` has made some of them there; what the command line says wins.
-Never here: what is declared in the app. Invariant: the URL names no secret and no endpoint of an emulator, because it is
-written into a template for AWS that many people may read.
+URL is `aws://...` makes some of them there; options on the command line take precedence.
+Never here: what is declared in the app. Invariant: the URL contains no secret and no endpoint of an emulator, because
+it is written into a template for AWS that many people can read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onefold import errors, redact
 from onefold.deploy import names
 from onefold.engines import urls
 
-# CloudWatch Logs API, PutRetentionPolicy: the values it takes, in days.
+# CloudWatch Logs API, PutRetentionPolicy: the values it accepts, in days.
 LOG_DAYS: Final = (
     1,
     3,
@@ -64,24 +64,26 @@ class Stack(Struct, frozen=True, kw_only=True):
     """The choices of one deployment.
 
     Args:
-        prefix: put before every name on AWS, for example `prod-`.
-        table: of the records; unless given, prefix and app.
-        layout: of the table's records; 2 is for new or migrated tables, and lets a function write its own jobs' only.
-        records: URL of a store elsewhere (`redis://`, `postgresql://`) instead of a table.
-        payloads: `bucket/prefix` for bodies over the queue's limit; None for none.
+        prefix: prefix of every name on AWS, for example `prod-`.
+        table: name of the table of records; by default prefix and app.
+        layout: of the table's records; 2 is for new or migrated tables, and lets a function write only its own jobs'.
+        records: URL of another store (`redis://`, `postgresql://`) instead of a table.
+        payloads: `bucket/prefix` for bodies over the queue's limit; None: they are refused.
         kms_key: ARN of your own key for queues, table, logs and variables; None: AWS's keys.
-        log_days: how long logs are kept.
-        deletion_protection: the table cannot be deleted until this is taken back.
+        log_days: for how many days logs are kept.
+        deletion_protection: the table cannot be deleted until this is turned off.
         disposable: queues and table are deleted with the stack; otherwise they are kept.
-        later: a message whose `run_at` is beyond what SQS delays becomes a one-time schedule, which functions may then make.
+        later: a message whose `run_at` is later than SQS can delay becomes a one-time schedule, which functions may
+            make.
         alarms: `all`; `few`: the indispensable ones; `jobs`: all, and one more for each job, which
             notifies instead of them; `none`.
-        topic: the stack has an SNS topic of its own, which alarms notify.
-        boundary: ARN of the permissions boundary of each role; None for none. role_path: path of each role, `/` and `/.../`.
-        slack: `WORKSPACE/CHANNEL`, both by their ids: Amazon Q Developer in chat applications posts alarms there.
-        tags: of every resource that can have some.
-        overrides: of single resources, by logical id, or by address (`aws_sqs_queue.orders`) for Terraform: what is merged
-            into the resource as it is written; None takes a value out.
+        topic: the stack has its own SNS topic, which alarms notify.
+        boundary: ARN of the permissions boundary of each role; None for none. role_path: path of each role, `/` or
+            `/.../`.
+        slack: `WORKSPACE/CHANNEL`, both as ids, to which Amazon Q Developer in chat applications posts alarms.
+        tags: of every resource that can have tags.
+        overrides: of individual resources, by logical id, or for Terraform by address (`aws_sqs_queue.orders`): values
+            that are merged into the written resource; None removes a value.
     """
 
     prefix: str = ""
@@ -117,11 +119,11 @@ class Stack(Struct, frozen=True, kw_only=True):
             ),
         ):
             if value is not None and not form.fullmatch(value):
-                raise errors.UsageError(f"{what}={value!r} cannot be right.", todo=f"Write for example {example}.")
+                raise errors.UsageError(f"{what}={value!r} is not valid.", todo=f"Write for example {example}.")
         if self.log_days not in LOG_DAYS:
             raise errors.UsageError(
                 f"Logs cannot be kept for {self.log_days} days.",
-                todo=f"CloudWatch Logs knows {', '.join(map(str, LOG_DAYS))}.",
+                todo=f"CloudWatch Logs accepts {', '.join(map(str, LOG_DAYS))}.",
             )
         if self.records is not None:
             _check_records(self.records)
@@ -142,19 +144,19 @@ def _check_records(url: str) -> None:
     if parts.password or any(name == "password" for name, _ in parse_qsl(parts.query)):
         raise errors.UsageError(
             "The URL of the records holds a password.",
-            meaning="It would be written into the template and in the function's settings for everyone who may read them.",
+            meaning="Everyone who can read the template or the function's settings could read it.",
             todo="Leave it out, and give the function its password in another way, for example IAM authentication.",
         )
     if parts.scheme not in urls.SERVERS:
         raise errors.UsageError(
             f"Functions cannot keep their records in {redact.shown_url(url)}.",
-            meaning="They share a table of the stack, Redis or PostgreSQL; a file would be one container's own.",
+            meaning="They can share a table of the stack, Redis or PostgreSQL; a file would exist once per container.",
             todo=_RECORDS_TODO,
         )
 
 
 def overridden(resources: dict[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> None:
-    """Merge the owner's own values into resources.
+    """Merge the user's own values into resources.
 
     Args:
         resources: by the names that `overrides` uses; changed in place.
@@ -166,7 +168,7 @@ def overridden(resources: dict[str, Any], overrides: Mapping[str, Mapping[str, A
         if name not in resources:
             near = difflib.get_close_matches(name, resources, n=1)
             raise errors.UsageError(
-                f"There is no resource {name} to be overridden.",
+                f"There is no resource {name} to override.",
                 todo=f"Did you mean {near[0]}?" if near else "Take its name from the output of onefold synth.",
             )
         resources[name] = _merged(resources[name], changes)
@@ -180,13 +182,13 @@ def _merged(below: Any, above: Any) -> Any:
 
 
 def stack_of(url: str) -> Stack:
-    """The choices that an engine's URL makes; none when the engine is not on AWS.
+    """The choices that an engine's URL makes; none if the engine is not on AWS.
 
     Args:
-        url: of the app; an endpoint in it is for its own process and is left out.
+        url: of the app; an endpoint in it is for the app's own process and is left out.
 
     Raises:
-        UsageError: a part of it cannot be right.
+        UsageError: a part of the URL is not valid.
     """
     if not url.startswith("aws://"):
         return Stack()
@@ -205,8 +207,9 @@ def engine_url(stack: Stack, group: str, late_dead: str | None = None) -> str:
     """The URL that functions and operators open, a pattern (see `names.py`).
 
     Args:
-        group: of the schedules for messages that are due late; it is in the URL where the stack has them.
-        late_dead: full name of the queue for messages that could not be delivered to FIFO queues; None for none.
+        group: of the schedules for messages that are due late; it is in the URL if the stack has such schedules.
+        late_dead: full name of the queue for messages that could not be delivered to FIFO queues; None if there is
+            none.
     """
     layout = str(stack.layout) if stack.layout != 1 and not stack.records else None
     query = {

@@ -1,13 +1,15 @@
 """A declared map run as a Distributed Map of Step Functions: the definition, and its role.
 
-    Items          the Map: reads the file or listing, batches, bounds, tolerates, writes results to S3
+    Items          the Map: reads the file or listing, makes batches, applies the limits, writes results to S3
       Item         a child execution: one invocation of the function of the job's queue, retried by the names of errors
-      Tell-QUEUE   what Catch leads to: the child's input and its error, on an operations queue; the child has succeeded then
+      Tell-QUEUE   the target of a Catch: sends the child's input and error to an operations queue; the child has
+      succeeded
 
-Retries are in the child: a retry on the Map itself would repeat all items. The function runs each child behind the guard,
-under a key from its items, so a child that is started again (redrive, a lost answer) has its effect once.
-A map whose items are not in S3 has no state machine; `onefold map` runs it.
-Never here: templates, reading items. Invariant: the role reaches this map's file, results, function and queues, no more.
+Retries are in the child, because a retry on the Map itself would repeat all items. The function runs each child behind
+the guard, under a key from its items, so a child that is started again (redrive, a lost answer) has its effect once. A
+map whose items are not in S3 has no state machine; `onefold map` runs it.
+Never here: templates, reading items. Invariant: the role gives access only to this map's file, results, function and
+queues.
 
 Sources: Step Functions developer guide, "Map state in Distributed mode", "ItemReader", "ItemBatcher", "ResultWriter",
 "Handling errors in Step Functions workflows", "IAM policies for using Distributed Map states".
@@ -32,9 +34,9 @@ from onefold.maps.rules import BUSY, CONCURRENCY_DEFAULT, TIMEOUT, Catcher, MapS
 Json = dict[str, Any]
 
 NAME_CHARS_MAX: Final = 80  # Step Functions API, CreateStateMachine, name
-LABEL: Final = "Items"  # of the Map; unique in its definition, part of the children's ARNs
+LABEL: Final = "Items"  # label of the Map; unique in its definition, and part of the children's ARNs
 DEFINITION_BYTES_MAX: Final = 1_048_576  # developer guide, service quotas
-# Developer guide, "Best practices": Lambda's own passing failures; no item was run, or its answer is in the record.
+# Developer guide, "Best practices": Lambda's own transient failures; no item was run, or its answer is in the record.
 _LAMBDA_ERRORS: Final = (
     "Lambda.ClientExecutionTimeoutException",
     "Lambda.ServiceException",
@@ -42,8 +44,8 @@ _LAMBDA_ERRORS: Final = (
     "Lambda.SdkClientException",
     "Lambda.TooManyRequestsException",
 )
-# A child that another invocation still runs, which ends within Lambda's 15 minutes: 30 minutes in all, and without jitter,
-# which would shorten the waits to any part of them.
+# For a child that another invocation still runs, which ends within Lambda's 15 minutes: waits of 30 minutes in all,
+# without jitter, which could shorten them to almost nothing.
 _BUSY: Final = {
     "ErrorEquals": [BUSY],
     "IntervalSeconds": 30,
@@ -61,9 +63,9 @@ class MachinePlan(Struct, frozen=True, kw_only=True):
     """A state machine.
 
     Args:
-        id: of its logical ids. name: its name.
+        id: part of its logical ids. name: its name.
         definition: Amazon States Language as JSON text, a pattern (see `names.py`).
-        role: that it runs as. owner: of the fix.
+        role: the role with which it runs. owner: the responsible team.
     """
 
     id: str
@@ -79,16 +81,16 @@ def planned(
     """The state machines of an app's map runs.
 
     Args:
-        app: its name. specs: as declared. functions: by the id of their queue.
+        app: the app's name. specs: of the declared maps. functions: by the id of their queue.
 
     Raises:
-        UsageError: what Step Functions would refuse, or a map on a queue that has no function.
+        UsageError: Step Functions would refuse something, or a map is on a queue that has no function.
     """
     return [_machine(app, spec, stack, functions) for spec in specs if _is_in_s3(spec)]
 
 
 def notes(specs: Sequence[MapSpec], functions: Mapping[str, FunctionPlan]) -> list[str]:
-    """What is declared and is not so on AWS, a sentence each, by name.
+    """Notes, a sentence each, on maps that are different on AWS from what is declared, by name.
 
     Args:
         functions: by the id of their queue.
@@ -104,7 +106,7 @@ def notes(specs: Sequence[MapSpec], functions: Mapping[str, FunctionPlan]) -> li
         elif most is not None and most < spec.concurrency != CONCURRENCY_DEFAULT:
             found.append(
                 f"Map {spec.name} runs {most} children at one time, not {spec.concurrency}: its function may run no more. "
-                f"Raise Function(concurrency=...) of queue {spec.queue}, if what it calls bears that."
+                f"Raise Function(concurrency=...) of queue {spec.queue}, if the systems that it calls can handle that."
             )
     return found
 
@@ -120,7 +122,7 @@ def _machine(app: str, spec: MapSpec, stack: Stack, functions: Mapping[str, Func
         raise errors.UsageError(
             f"Map {spec.name} runs on queue {spec.queue}, which has no function.",
             meaning="On AWS a state machine calls the function of that queue for each child.",
-            todo="Take function=None off the queue, or keep the items in a file that is not in S3 and run onefold map.",
+            todo="Remove function=None from the queue, or keep the items in a file outside S3 and run onefold map.",
         )
     name = f"{stack.prefix}{app}-{spec.name}"
     names.check_length(name, NAME_CHARS_MAX, f"The state machine of map {spec.name}")
@@ -150,12 +152,12 @@ def _machine(app: str, spec: MapSpec, stack: Stack, functions: Mapping[str, Func
 
 
 def _check_reserved(spec: MapSpec, function: FunctionPlan) -> None:
-    """Refuse a map run whose children, beside the messages of its queue, need more than is reserved."""
+    """Refuse a map run whose children, together with the messages of its queue, need more than is reserved."""
     reserved, most = function.options.reserved, function.mapping.concurrency_max or 0
     beside = min(spec.concurrency, most)
     if reserved is not None and reserved < most + beside:
         raise errors.UsageError(
-            f"Map {spec.name} runs {beside} children beside {most} invocations of its queue, and {reserved} are reserved.",
+            f"Map {spec.name} runs {beside} children and its queue {most} invocations, but {reserved} are reserved.",
             meaning="Lambda would refuse the rest, and each refusal of a message uses one of its receives.",
             todo=f"Reserve {most + beside}, or lower the map's concurrency.",
         )
@@ -167,12 +169,12 @@ def _operations_queues(spec: MapSpec) -> list[str]:
 
 
 def as_text(value: Json) -> str:
-    """A definition as JSON text: places of a pattern in it are ours; a user's own is escaped and decodes to itself."""
+    """A definition as JSON text with onefold's own placeholders; a user's text that looks like one is escaped."""
     return _filled(names.in_json(json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)))
 
 
 _OURS: Final = (
-    "\ue000"  # replaces `{` of a placeholder while the text is escaped; a private character, in no definition
+    "\ue000"  # stands for `{` of a placeholder while the text is escaped; a private character, in no definition
 )
 
 
@@ -191,8 +193,9 @@ def definition(spec: MapSpec, concurrency_max: int | None = None, invoked: str |
     """The state machine of a map run, as a plain value.
 
     Args:
-        concurrency_max: of the function's invocations at one time, which the run keeps to as its queue's mapping does.
-        invoked: the place of a pattern that is the ARN of the function, or of its alias.
+        concurrency_max: the function's limit of concurrent invocations, which the run respects like its queue's
+            mapping.
+        invoked: the placeholder for the ARN of the function, or of its alias.
     """
     states: Json = {"Item": _item(spec, invoked or f"function_arn.{names.logical_id(spec.queue)}")}
     states |= {f"Tell-{queue}": _send_state(spec, queue) for queue in _operations_queues(spec)}
@@ -224,7 +227,7 @@ def definition(spec: MapSpec, concurrency_max: int | None = None, invoked: str |
 
 
 def _quoted(text: str) -> str:
-    """Text between the quotes of an intrinsic function."""
+    """A text as it is written between the quotes of an intrinsic function."""
     return re.sub(r"([\\'{}])", r"\\\1", text)
 
 
@@ -274,7 +277,7 @@ def _catcher(rule: Catcher) -> Json:
 
 
 def error_names(declared: Sequence[str]) -> list[str]:
-    """Names of errors as Step Functions sees them: Lambda omits a class's module, and reports a time-out in three ways."""
+    """Names of errors as Step Functions sees them; Lambda omits a class's module, and has three names for timeouts."""
     found: list[str] = []
     for name in declared:
         short = name if name.startswith(("States.", "Sandbox.", "Lambda.")) else name.rpartition(".")[2]
@@ -334,7 +337,7 @@ def _send_state(spec: MapSpec, queue: str) -> Json:
     }
 
 
-# -- places and permissions ------------------------------------------------------------------------------------------
+# -- locations and permissions ---------------------------------------------------------------------------------------
 
 
 def _s3_of(url: str | None, name: str) -> tuple[str, str]:
@@ -392,7 +395,7 @@ def _statements(spec: MapSpec, stack: Stack, machine: str, function: str) -> tup
     if stack.kms_key is not None:
         use, ours = ("kms:Decrypt", "kms:GenerateDataKey"), (stack.kms_key,)
         by = ("s3", "sqs") if spec.catch else ("s3",)
-        # of its own history, Step Functions does not call by way of a service; children are machine/label
+        # Step Functions does not call through a service for its own history; children are named machine/label
         like = {"kms:EncryptionContext:aws:states:stateMachineArn": f"{names.machine_arn(machine)}*"}
         found += [
             iam.Statement(sid="UseKey", actions=use, resources=ours, services=by),
@@ -405,7 +408,7 @@ def _statements(spec: MapSpec, stack: Stack, machine: str, function: str) -> tup
 
 
 def _check(spec: MapSpec) -> None:
-    """Refuse what Step Functions cannot express; `MapSpec` checks the ranges."""
+    """Refuse a map that Step Functions cannot express; `MapSpec` checks the ranges."""
     reader = spec.reader
     text = reader.format in ("csv", "json", "jsonl")
     for what, wrong in (
@@ -415,8 +418,8 @@ def _check(spec: MapSpec) -> None:
         if wrong:
             raise errors.UsageError(
                 f"Map {spec.name} reads its items with {what}.",
-                meaning="Step Functions reads UTF-8, and quotes with the double quote sign alone.",
-                todo="Convert the file, or keep it where it is not in S3 and run onefold map.",
+                meaning="Step Functions reads UTF-8, and only the double quote as the quote character.",
+                todo="Convert the file, or keep it outside S3 and run onefold map.",
             )
     for queue in _operations_queues(spec):
         names.check_length(f"Tell-{queue}", NAME_CHARS_MAX, f"A state of map {spec.name}")

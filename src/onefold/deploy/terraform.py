@@ -1,11 +1,12 @@
 """A plan as Terraform JSON: one module, `main.tf.json`, for the AWS provider 6.
 
 Variables: `code_bucket` and `code_key`, where the functions' zip is, and `alarm_topic`, an SNS topic that alarms notify.
-Region and credentials are the caller's provider's; none is configured here, so that it may be a module of a larger whole.
+Region and credentials come from the caller's provider; the module configures none, so that a larger configuration can
+use it.
 
-Never here: which resources there are, sizes, names, permissions; they are the plan's. Invariant: equal plans give equal
-bytes, because keys are sorted; a user's text is data in every argument and never read as an expression: `${` and `%{` in it
-are escaped, and only our own references are expressions.
+Never here: which resources there are, sizes, names, permissions; the plan has them. Invariant: equal plans give equal
+bytes, because keys are sorted; a user's text is data in every argument and never read as an expression: `${` and `%{`
+in it are escaped, and only onefold's own references are expressions.
 
 Sources: Terraform "JSON Configuration Syntax", "Strings and Templates"; registry documentation of hashicorp/aws 6.
 """
@@ -53,23 +54,23 @@ from onefold.deploy.terraform_values import (
 )
 from onefold.duration import seconds_up
 
-PROVIDER: Final = ">= 6.8.0, < 7.0.0"  # its changelog: from 6.8.0 on aws_sqs_queue takes messages of 1 MiB
+PROVIDER: Final = ">= 6.8.0, < 7.0.0"  # its changelog: since 6.8.0 aws_sqs_queue accepts messages of 1 MiB
 TERRAFORM: Final = ">= 1.5.0"
 TERRAFORM_REMOVED: Final = ">= 1.7.0"  # its changelog: the block `removed`
 
 
 Put = Callable[[str, str, Json], None]
-"""Takes a resource: its type without `aws_`, its name, its arguments."""
+"""Adds a resource: its type without `aws_`, its name, its arguments."""
 _KEPT: Final = ("aws_cloudwatch_event_archive", "aws_dynamodb_table", "aws_sqs_queue")
-"""What holds something: taken out of the module, it is forgotten and not destroyed."""
+"""Types of resources with contents: if they leave the module, Terraform forgets them and does not destroy them."""
 
 
 def module(plan: DeployPlan, before: Mapping[str, Any] | None = None) -> Json:
     """The module as a plain value.
 
     Args:
-        before: the module as it was written last: what holds something there and is not in this one gets a block that
-            keeps it, because `prevent_destroy` goes with the block that says it.
+        before: the module as it was last written. A resource with contents that is in it and not in this one gets a
+            block that keeps it, because `prevent_destroy` disappears together with its resource's block.
     """
     resources: dict[str, Json] = {}
 
@@ -133,7 +134,7 @@ def module(plan: DeployPlan, before: Mapping[str, Any] | None = None) -> Json:
 
 
 def _override(plan: DeployPlan, resources: dict[str, Json]) -> None:
-    """Merge the owner's own values into resources, which they name by address."""
+    """Merge the user's own values into resources, which the values name by address."""
     wanted = {key: one for key, one in plan.stack.overrides.items() if "." in key}
     flat = {f"{kind}.{name}": body for kind, several in resources.items() for name, body in several.items()}
     overridden(flat, wanted)
@@ -143,7 +144,7 @@ def _override(plan: DeployPlan, resources: dict[str, Json]) -> None:
 
 
 def _removed(before: Mapping[str, Any], resources: Mapping[str, Json]) -> list[str]:
-    """Addresses of what an earlier module had and kept, and this one has not, sorted."""
+    """Addresses of resources with contents that an earlier module has and this one does not have, sorted."""
     known = {one["from"] for one in before.get("removed", ())}
     for kind in _KEPT:
         for name, body in before.get("resource", {}).get(kind, {}).items():
@@ -154,14 +155,14 @@ def _removed(before: Mapping[str, Any], resources: Mapping[str, Json]) -> list[s
 
 
 def put_back(plan: DeployPlan, before: Mapping[str, Any]) -> list[str]:
-    """Addresses of what an earlier module let go of, and this one has again: to be imported, as it exists."""
+    """Addresses of resources that an earlier module released and this one has again; they exist, so import them."""
     resources = module(plan)["resource"]
     here = {f"{kind}.{name}" for kind in _KEPT for name in resources.get(kind, ())}
     return sorted({one["from"] for one in before.get("removed", ())} & here)
 
 
 def to_json(plan: DeployPlan, before: Mapping[str, Any] | None = None) -> str:
-    """The module as JSON text, indented, with a line end at its end; `before` as for `module`."""
+    """The module as indented JSON text that ends in a line end; `before` as for `module`."""
     text = msgspec.json.encode(module(plan, before), order="deterministic")
     return msgspec.json.format(text, indent=2).decode() + "\n"
 
@@ -287,7 +288,7 @@ def _function(plan: DeployPlan, function: FunctionPlan, name: str) -> Json:
 
 
 def _put_alias(function: FunctionPlan, name: str, put: Put) -> None:
-    """The alias that points to the last version, and its warm containers."""
+    """Add the alias that points to the last version, and its warm containers."""
     options = function.options
     at = f"${{aws_lambda_function.{name}"
     alias = {"name": options.alias, "function_name": f"{at}.function_name}}", "function_version": f"{at}.version}}"}
@@ -388,7 +389,7 @@ def _outputs(plan: DeployPlan) -> Json:
 
 
 def _put_events(plan: DeployPlan, put: Put) -> None:
-    """Put all of them."""
+    """Add the resources for schedules, map runs and events."""
 
     def put_role(role: RolePlan, prefix: str) -> None:
         name = resource_name(role.id)
@@ -416,7 +417,7 @@ def _put_events(plan: DeployPlan, put: Put) -> None:
 
 
 def _event_outputs(plan: DeployPlan) -> Json:
-    """What is asked for by name later."""
+    """The outputs whose names are needed later."""
     found: Json = {
         f"{resource_name(machine.id)}_machine_arn": {
             "description": f"State machine {machine.name}.",

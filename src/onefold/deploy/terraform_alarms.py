@@ -1,9 +1,9 @@
-"""A plan's alarms in Terraform: what is counted in logs, alarms, one for each job, and the channel in Slack.
+"""A plan's alarms in Terraform: counts in logs, alarms, alarms of whole jobs, and the channel in Slack.
 
-The same as `cloudformation_alarms.py`, with one difference: the provider has no warm-up, so that `no-tick` may go off once,
-after it was made and before the first tick.
-Never here: which alarms there are. Invariant: an alarm notifies the topic of the variable `alarm_topic`, where one is given,
-and that of the channel; where there is one for each job, that one notifies and those below it do not.
+It is the same as `cloudformation_alarms.py`, with one difference: the provider has no warm-up, so `no-tick` can go off
+once between its creation and the first tick.
+Never here: which alarms there are. Invariant: an alarm notifies the topic in the variable `alarm_topic`, if one is
+given, and that of the channel; if there is an alarm of the whole job, that one notifies and those below it do not.
 
 Source: registry documentation of hashicorp/aws 6.
 """
@@ -22,7 +22,7 @@ _TOPIC = resource_name(TOPIC_ID)
 
 
 def resources(plan: DeployPlan) -> Iterator[tuple[str, str, Json]]:
-    """All of them: type without `aws_`, name, arguments."""
+    """The resources for alarms: type without `aws_`, name, arguments."""
     for count in plan.log_counts:
         yield "cloudwatch_log_metric_filter", resource_name(count.id), _log_count(count)
     for alarm in plan.alarms:
@@ -54,7 +54,7 @@ def _log_count(count: LogCount) -> Json:
 
 
 def _actions(plan: DeployPlan) -> str:
-    """The topics that are notified."""
+    """The topics to notify."""
     own = "" if plan.topic is None else f"aws_sns_topic.{_TOPIC}.arn"
     both = f"{own}, var.alarm_topic" if own else "var.alarm_topic"
     return f'${{var.alarm_topic == "" ? [{own}] : [{both}]}}'
@@ -108,7 +108,7 @@ def _job_alarm(plan: DeployPlan, one: CompositePlan) -> Json:
         "alarm_actions": _actions(plan),
         "ok_actions": _actions(plan),
         "tags": tags(plan, one.owner),
-        # its rule names them; CloudWatch refuses one over alarms that are not there yet
+        # its rule names them, and CloudWatch refuses a rule over alarms that do not exist yet
         "depends_on": [f"aws_cloudwatch_metric_alarm.{resource_name(child)}" for child in sorted(one.children)],
     }
 

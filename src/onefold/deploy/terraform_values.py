@@ -1,7 +1,7 @@
 """How values of a plan are written in Terraform JSON: names, references, texts, tags, policies.
 
 Never here: resources. Invariant: a user's text is data and never read as an expression: `${` and `%{` in it are escaped, and
-only our own references are expressions.
+only onefold's own references are expressions.
 
 Source: Terraform "JSON Configuration Syntax", "Strings and Templates".
 """
@@ -19,7 +19,7 @@ from onefold.deploy.plan import DeployPlan
 
 Json = dict[str, Any]
 
-NAME_PREFIX_CHARS_MAX: Final = 38  # IAM allows 64 for a role; the provider adds 26 of its own
+NAME_PREFIX_CHARS_MAX: Final = 38  # IAM allows 64 for a role, and the provider adds 26 of its own
 _PLACES: Final = {
     "partition": "${data.aws_partition.current.partition}",
     "region": "${data.aws_region.current.region}",
@@ -38,23 +38,23 @@ _REFERENCES: Final = {
 
 
 def resource_name(logical: str) -> str:
-    """A logical id as Terraform has names: OrdersDead becomes orders_dead, EMails e_mails, OrdersFIFO orders__fifo."""
-    parted = logical.replace("FIFO", "__fifo")  # two: a queue may be called orders-fifo, too
+    """A logical id as a name in Terraform: OrdersDead becomes orders_dead, EMails e_mails, OrdersFIFO orders__fifo."""
+    parted = logical.replace("FIFO", "__fifo")  # two underscores, as another queue may be called orders-fifo
     return re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z])", "_", parted).lower()
 
 
 def literal(value: str) -> str:
-    """Text in which Terraform reads nothing."""
+    """A text in which Terraform sees no expression."""
     return value.replace("${", "$${").replace("%{", "%%{")
 
 
 def text(value: str) -> str:
-    """A pattern with references for what only Terraform knows."""
+    """A pattern with references to values that only Terraform knows."""
     return names.filled(value, _expression, literal)
 
 
 def _expression(place: str) -> str:
-    """What replaces a placeholder of `names.py`."""
+    """The expression that replaces a placeholder of `names.py`."""
     kind, _, what = place.partition(".")
     return _REFERENCES[kind].format(resource_name(what)) if what else _PLACES[kind]
 
@@ -65,12 +65,12 @@ def tags(plan: DeployPlan, owner: str | None, held: str | None = None) -> Json:
 
 
 def kept(plan: DeployPlan) -> Json:
-    """A resource with contents is destroyed only after this line is removed."""
+    """The block by which a resource with contents is destroyed only after the block is removed."""
     return {} if plan.stack.disposable else {"lifecycle": {"prevent_destroy": True}}
 
 
 def policy_text(value: Json) -> str:
-    """A policy in the provider's text form; references in it stay references."""
+    """A policy as text for the provider; references in it stay references."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -80,18 +80,18 @@ def policy(statements: list[Json]) -> str:
 
 
 def name_prefix(text: str) -> str:
-    """What the name of a role begins with."""
+    """The prefix of a role's name."""
     return f"{text[: NAME_PREFIX_CHARS_MAX - 1]}-"
 
 
 def role_bounds(plan: DeployPlan) -> Json:
-    """What the owner of the account asks of each role."""
+    """The permissions boundary and path that the owner of the account requires of each role."""
     found = {"path": plan.stack.role_path, "permissions_boundary": plan.stack.boundary}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def service_role(plan: DeployPlan, role: RolePlan, prefix: str) -> Json:
-    """A role that a service takes on; its name begins with `prefix`."""
+    """A role that a service assumes; its name begins with `prefix`."""
     return {
         "name_prefix": name_prefix(prefix),
         "description": role.text,
@@ -102,6 +102,6 @@ def service_role(plan: DeployPlan, role: RolePlan, prefix: str) -> Json:
 
 
 def role_policy(role_id: str, statements: Iterable[Statement]) -> Json:
-    """What a role may."""
+    """The policy of a role's permissions."""
     said = policy([one.document(text) for one in statements])
     return {"name": "onefold", "role": f"${{aws_iam_role.{resource_name(role_id)}.id}}", "policy": said}
