@@ -505,7 +505,11 @@ def rules_page() -> str:
         "What [onefold check](../check.md) looks for in templates, by the harm it does.",
     ]
     for prefix, harm in HARMS.items():
-        rows = [f"| [{one.id}](rule-{one.id}.md) | {one.title} |" for one in RULES if one.id.startswith(prefix)]
+        rows = [
+            f"| [{one.id}](rule-{one.id}.md) | {one.title}{' (preview)' if one.preview else ''} |"
+            for one in RULES
+            if one.id.startswith(prefix)
+        ]
         parts += ["", f"## {prefix}: {harm}", "", "| id | a template with |", "|---|---|", *rows]
     return "\n".join(parts) + "\n"
 

@@ -15,7 +15,7 @@ import pytest
 
 from onefold.check.checking import check
 from onefold.check.fixing import fixed
-from onefold.check.rules import RULES, Rule
+from onefold.check.rules import RULES, Rule, chosen
 from onefold.cli import main
 from tests.check.sarif_parts import SARIF
 
@@ -152,6 +152,26 @@ def test_what_is_written_for_programs(tmp_path: Path) -> None:
     document = json.loads(run(str(wrong), "--format", "json").output)
     assert [one["rule"] for one in document["findings"]] == ["DUP002", "LOS004", "DUP003"]
     assert json.loads(run(str(wrong), "--json").output)["findings"][0]["rule"] == "DUP002"
+
+
+def test_the_corpus_has_sixty_right_configurations() -> None:
+    assert len({one.stem for one in RIGHT}) >= 60
+
+
+def test_rules_in_preview_look_when_they_are_asked_to() -> None:
+    file = str(CORPUS / "wrong" / "DUP015.yaml")
+    assert "DUP015" not in run(file).output
+    assert "DUP015 " not in run(file, "--select", "DUP").output
+    assert "warning[DUP015]" in run(file, "--preview").output
+    assert "warning[DUP015]" in run(file, "--select", "DUP015").output
+    assert "DUP015" not in run(file, "--preview", "--ignore", "DUP015").output
+    assert "(preview)" in run("--list-rules").output
+
+
+def test_what_synth_writes_for_the_demo_is_clean() -> None:
+    checked = check([CORPUS.parents[1] / "deploy" / "golden" / "demo.template.json"], chosen((), ()), TODAY)
+    assert checked.files
+    assert checked.open == []
 
 
 def test_rules_are_chosen_by_prefix_and_listed_and_explained() -> None:

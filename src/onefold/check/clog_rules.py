@@ -2,22 +2,30 @@
 
 Sources: Lambda API reference, CreateEventSourceMapping: at most 10 messages and no window for FIFO queues, a window of at
 least 1 s for more than 10, maximum concurrency and provisioned pollers exclude each other; SQS developer guide, quotas:
-about 120,000 messages of a standard queue in flight.
+about 120,000 messages of a standard queue in flight; a group of a FIFO queue waits for its messages in flight; Lambda
+developer guide, scaling of queues: up to 1,250 invocations at a time; recursive loop detection: about 16 loops.
 Never here: positions, edits. Invariant: a value that is not known is no finding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from onefold.check.duplicate_rules import VISIBILITY_MAX_S, visibility_needed_s
+from onefold.check.facts import RoleFacts, RuleFacts, Setting
 from onefold.check.findings import Finding, Fix, Related
-from onefold.check.model import Model, settled
+from onefold.check.model import Function, Mapping, Model, Queue, settled
+from onefold.check.policies import Request, allows
 
 FIFO_BATCH_MAX: Final = 10
 BATCH_WITHOUT_WINDOW_MAX: Final = 10
 IN_FLIGHT_MAX: Final = 120_000
+GROUP_HELD_S: Final = 3_600  # ours: an hour in which nothing of a group is done
+GROUP_HELD_LONG_S: Final = 43_200
+CRASH_WAITS_S: Final = 900  # ours
+INVOCATIONS_MAX: Final = 1_250
+LOOPS: Final = 16
 
 
 def batch_of_fifo_queue(model: Model) -> Iterator[Finding]:
@@ -42,6 +50,29 @@ def batch_of_fifo_queue(model: Model) -> Iterator[Finding]:
                     related=(Related(mapping.queue.source, mapping.queue.name, "is a FIFO queue"),),
                     fix=Fix(f"Set it to {most}.", "safe", settled(model.document, setting, most)),
                 )
+    for rule in model.all(RuleFacts):
+        for target in rule.targets or ():
+            queue, group = model.queue_at(target.arn.value), target.group.value
+            if (
+                queue is None
+                or not queue.facts.fifo
+                or group is None
+                or group.startswith("$")
+                or rule.pattern.is_absent
+            ):
+                continue
+            yield Finding(
+                rule="CLG001",
+                severity="info",
+                message=f"All events that {rule.id} sends to {queue.name} are of one message group: they are done one"
+                " after the other, and one that fails stops all.",
+                source=target.group.source,
+                resource=rule.id,
+                property_path=target.group.path,
+                arithmetic=(f"MessageGroupId {group!r:.60} for every event = 1 at a time",),
+                related=(Related(queue.source, queue.name, "is a FIFO queue"),),
+                fix=Fix("Take the group from the event: a path such as $.detail.customer.", "unsafe"),
+            )
 
 
 def visibility_over_the_limit(model: Model) -> Iterator[Finding]:
@@ -143,3 +174,160 @@ def batch_without_window(model: Model) -> Iterator[Finding]:
                     "Set MaximumBatchingWindowInSeconds to 1.", "safe", settled(model.document, mapping.window_s, 1)
                 ),
             )
+
+
+def group_held_up(model: Model) -> Iterator[Finding]:
+    """CLG002."""
+    for queue in model.queues:
+        receives, visibility_s = queue.receives_max, queue.visibility_s.value
+        if not queue.facts.fifo or receives is None or receives.value is None or visibility_s is None:
+            continue
+        held_s = receives.value * visibility_s
+        if held_s <= GROUP_HELD_S or not model.mappings_of(queue):
+            continue
+        yield Finding(
+            rule="CLG002",
+            severity="warning" if held_s > GROUP_HELD_LONG_S else "info",
+            message=f"A message of {queue.name} that always fails holds its message group for {held_s:,} s: what is sent"
+            " after it waits until it is in the dead-letter queue.",
+            source=receives.source,
+            resource=queue.name,
+            property_path=receives.path,
+            arithmetic=(f"{receives.value:,} receives x {visibility_s:,} s visibility timeout = {held_s:,} s",),
+            related=(Related(queue.visibility_s.source, queue.name, f"VisibilityTimeout: {visibility_s:,} s"),),
+            fix=Fix(
+                "Shorten the function's timeout and then the visibility timeout; or catch what cannot succeed.",
+                "unsafe",
+            ),
+        )
+
+
+def crash_waits_for_visibility(model: Model) -> Iterator[Finding]:
+    """CLG004."""
+    for queue in model.queues:
+        visibility_s = queue.visibility_s.value
+        if visibility_s is None or visibility_s < CRASH_WAITS_S or "source" in queue.roles or queue.is_for_failures:
+            continue
+        readers = [one for one in model.all(RoleFacts) if _may(one, "sqs:ReceiveMessage", queue) is True]
+        for role in readers:
+            if role.has_others or _may(role, "sqs:ChangeMessageVisibility", queue) is not False:
+                continue
+            yield Finding(
+                rule="CLG004",
+                severity="warning",
+                message=f"When a worker in the role {role.id} ends while it has a message of {queue.name}, that is hidden"
+                f" for up to {visibility_s:,} s: it may not change the visibility timeout, so it has no heartbeat.",
+                source=queue.visibility_s.source,
+                resource=queue.name,
+                property_path=queue.visibility_s.path,
+                arithmetic=(f"VisibilityTimeout {visibility_s:,} s, and sqs:ChangeMessageVisibility is not allowed",),
+                related=(Related(role.source, role.id, "may receive from it"),),
+                fix=Fix(
+                    "Allow sqs:ChangeMessageVisibility, set a short timeout, and extend it while the work goes on.",
+                    "unsafe",
+                ),
+            )
+
+
+def _may(role: RoleFacts, action: str, queue: Queue) -> bool | None:
+    request = Request(action=action, resource=f"arn:aws:sqs:::{queue.facts.name}", named=queue.facts.named)
+    answers = [allows(one, request) for one in role.policies]
+    return True if True in answers else None if None in answers else False
+
+
+def backlog_grows(model: Model) -> Iterator[Finding]:
+    """CLG006."""
+    for queue in model.queues:
+        rate, each_s = queue.messages_a_second, queue.seconds_each
+        bounds = [_bound(one) for one in model.mappings_of(queue)]
+        if rate.value is None or each_s.value is None or not bounds or any(one is None for one, _ in bounds):
+            continue
+        most = sum(one or 0 for one, _ in bounds)
+        needed = rate.value * each_s.value
+        if needed <= most:
+            continue
+        yield Finding(
+            rule="CLG006",
+            severity="error",
+            message=f"{queue.name} gets more than its functions can do: {needed:,.6g} messages would have to be in work at"
+            f" a time, and at most {most:,} are. The backlog grows for as long as that lasts.",
+            source=rate.source,
+            resource=queue.name,
+            property_path=rate.path,
+            arithmetic=(
+                f"{rate.value:,.6g} messages a second x {each_s.value:,.6g} s each = {needed:,.6g} at a time",
+                *(text for _, text in bounds),
+                f"after an hour {(rate.value - most / each_s.value) * 3600:,.0f} messages are left",
+            ),
+            fix=Fix("Raise the concurrency, or make a message cheaper.", "unsafe"),
+        )
+
+
+def _bound(mapping: Mapping) -> tuple[int | None, str]:
+    """How many invocations a mapping may have at a time, and why; None where that is not known."""
+    bounds: list[tuple[int, str]] = [(INVOCATIONS_MAX, "Lambda's bound for a mapping")]
+    function = mapping.function
+    settings: list[tuple[Setting[int] | None, str]] = [
+        (mapping.concurrency_max, "MaximumConcurrency"),
+        (None if function is None else function.facts.reserved, "reserved concurrency"),
+    ]
+    for setting, what in settings:
+        if setting is not None and setting.why:
+            return None, ""
+        if setting is not None and setting.value is not None:
+            bounds.append((setting.value, what))
+    if mapping.facts.has_pollers or function is None:
+        return None, ""
+    most, what = min(bounds)
+    return most, f"{mapping.name} runs at most {most:,} at a time: {what}"
+
+
+def sends_to_its_own_queue(model: Model) -> Iterator[Finding]:
+    """CLG008."""
+    for mapping in model.mappings:
+        queue, function = mapping.queue, mapping.function
+        if queue is None or function is None or function.facts.loops_allowed:
+            continue
+        place = _may_send(model, function, queue)
+        if place is None:
+            continue
+        yield Finding(
+            rule="CLG008",
+            severity="warning",
+            message=f"{function.name} receives from {queue.name} and is allowed to send to it: Lambda stops a message that"
+            f" comes back by itself after about {LOOPS} rounds, and leaves it to the dead-letter queue.",
+            source=place.source,
+            resource=function.name,
+            property_path=place.path,
+            arithmetic=(f"{queue.name} -> {function.name} -> {queue.name}, about {LOOPS} times",),
+            related=(Related(mapping.source, mapping.name, f"receives from {queue.name}"),),
+            fix=Fix("Fail the message so that the queue delivers it again, or set RecursiveLoop to Allow.", "unsafe"),
+        )
+
+
+def _may_send(model: Model, function: Function, queue: Queue) -> Setting[Any] | None:
+    """Where a function is allowed to send to exactly this queue."""
+    request = Request(action="sqs:SendMessage", resource=f"arn:aws:sqs:::{queue.facts.name}", named=True)
+    for one in function.facts.permissions.value or ():
+        template = one.get("SQSSendMessagePolicy") if isinstance(one, dict) else None
+        is_template = isinstance(template, dict) and template.get("QueueName") == queue.facts.name
+        if is_template or (_names_it(one, queue) and allows(one, request) is True):
+            return function.facts.permissions
+    for role in model.all(RoleFacts):
+        if role.arn and role.arn == function.facts.role_arn.value:
+            for one in role.policies:
+                if _names_it(one, queue) and allows(one, request) is True:
+                    return function.facts.role_arn
+    return None
+
+
+def _names_it(document: Any, queue: Queue) -> bool:
+    """Whether a policy allows sending to the queue by its name; a wildcard says nothing about what is meant."""
+    statements = document.get("Statement") if isinstance(document, dict) else None
+    for one in statements if isinstance(statements, list) else [statements]:
+        resources = one.get("Resource") if isinstance(one, dict) else None
+        sends = "sendmessage" in str(one.get("Action") if isinstance(one, dict) else "").lower()
+        listed = resources if isinstance(resources, list) else [resources]
+        if sends and any(isinstance(each, str) and each.endswith(f":{queue.facts.name}") for each in listed):
+            return True
+    return False

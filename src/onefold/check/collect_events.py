@@ -125,6 +125,7 @@ def subscriber_of(properties: Properties, exists: bool | Unresolved) -> Subscrib
         kind=properties.setting("Type", text_of),
         state=properties.setting("State", text_of, "RUNNING"),
         target_arn=invoke.setting("TargetArn", text_of),
+        filters=properties.inner("FilterConfiguration").setting("Filters", plain),
         role_arn=invoke.setting("RoleArn", text_of),
         on_failure=properties.inner("OnFailureConfiguration").setting("Arn", text_of),
         retries_max=retry.setting("MaxRetryAttempts", whole_number, SECOND_RETRIES_MAX_DEFAULT),

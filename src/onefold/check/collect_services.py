@@ -74,8 +74,13 @@ def table_of(properties: Properties, exists: bool | Unresolved) -> TableFacts:
         regions = (
             document.setting(at, known) if len(known) == len(found) else replace(regions, why="a region is not known")
         )
+    keys = [one for one in properties.items("KeySchema") or () if one.setting("KeyType", text_of).value == "HASH"]
+    primary = properties.inner("PrimaryKey")  # of AWS::Serverless::SimpleTable, whose key is "id" by default
+    named = keys[0].setting("AttributeName", text_of) if keys else primary.setting("Name", text_of)
     return TableFacts(
         **shared(properties, exists),
+        name=properties.scope.name_of(properties.logical_id)[0],
+        hash_key=named,
         ttl_attribute=properties.inner("TimeToLiveSpecification").setting("AttributeName", text_of),
         regions=regions,
         consistency=properties.setting("MultiRegionConsistency", text_of, "EVENTUAL"),
@@ -96,8 +101,8 @@ def alarm_of(properties: Properties, exists: bool | Unresolved) -> AlarmFacts:
         threshold=properties.setting("Threshold", decimal_number),
         missing=properties.setting("TreatMissingData", text_of, "missing"),
         enabled=properties.setting("ActionsEnabled", flag, True),
-        actions=properties.setting("AlarmActions", list_of, []),
-        ok_actions=properties.setting("OKActions", list_of, []),
+        actions=properties.setting("AlarmActions", list_of),
+        ok_actions=properties.setting("OKActions", list_of),
         rule=properties.setting("AlarmRule", text_of),
     )
 
@@ -168,11 +173,11 @@ def with_aliases(keys: Iterable[KeyFacts], aliases: Iterable[Properties]) -> lis
 def role_of(properties: Properties, exists: bool | Unresolved) -> RoleFacts:
     """An AWS::IAM::Role. Policies that are resources of their own are added by `with_policies`."""
     inline = properties.items("Policies")
-    managed = properties.setting("ManagedPolicyArns", list_of, [])
+    managed = properties.setting("ManagedPolicyArns", list_of)
     return RoleFacts(
         **shared(properties, exists),
         policies=tuple(one.get("PolicyDocument") for one in inline or ()),
-        has_others=inline is None or managed.value != [],
+        has_others=inline is None or not (managed.is_absent or managed.value == []),
     )
 
 

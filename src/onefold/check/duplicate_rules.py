@@ -2,7 +2,8 @@
 
 Sources: AWS Lambda developer guide, "Using Lambda with Amazon SQS", configuring the source queue: a visibility timeout of at
 least six times the function's timeout, plus the batching window; "Implementing partial batch responses";
-CreateEventSourceMapping refuses a visibility timeout below the function's timeout.
+CreateEventSourceMapping refuses a visibility timeout below the function's timeout. DynamoDB developer guide, global tables:
+replicas are eventually consistent unless MultiRegionConsistency is STRONG, and a condition is checked in one region.
 Never here: positions, edits. Invariant: a value that is not known is no finding.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from onefold.check.facts import TableFacts
 from onefold.check.findings import Finding, Fix, Related
 from onefold.check.model import Function, Mapping, Model, Queue, inserted, settled
 
@@ -105,8 +107,8 @@ def batch_returns_on_timeout(model: Model) -> Iterator[Finding]:
         yield Finding(
             rule="DUP003",
             severity="error",
-            message=f"When {function.name} times out, all {batch_size} messages of its batch come back, those that were done"
-            " too: a function that has timed out returns no partial answer.",
+            message=f"When {function.name} times out, all {batch_size} messages of its batch come back, those that were"
+            " done too: a function that has timed out returns no partial answer.",
             source=mapping.batch_size.source,
             resource=mapping.name,
             property_path=mapping.batch_size.path,
@@ -160,3 +162,34 @@ def two_consumers(model: Model) -> Iterator[Finding]:
             resource=first.name,
             related=tuple(Related(one.source, one.name, f"{one.name} receives from it too") for one in others),
         )
+
+
+def claimed_in_two_regions(model: Model) -> Iterator[Finding]:
+    """DUP012."""
+    for table in model.all(TableFacts):
+        regions = table.regions.value
+        if (
+            regions is None
+            or len(set(regions)) < 2
+            or table.consistency.value != "EVENTUAL"
+            or not _keeps_records(table)
+        ):
+            continue
+        yield Finding(
+            rule="DUP012",
+            severity="warning",
+            message=f"{table.id} keeps records of what is done, and each of its {len(set(regions))} regions checks a claim"
+            " against its own copy: one job that is delivered in two regions is done in both.",
+            source=table.regions.source,
+            resource=table.id,
+            property_path=table.regions.path,
+            arithmetic=(f"replicas in {', '.join(sorted(set(regions)))}, consistency {table.consistency.value}",),
+            fix=Fix("Set MultiRegionConsistency to STRONG, or claim in one region only.", "unsafe"),
+        )
+
+
+def _keeps_records(table: TableFacts) -> bool:
+    """Whether a table is of idempotency records: by its name, or with the key and expiry that Powertools has."""
+    names = (table.id, table.name)
+    is_powertools = table.hash_key.value == "id" and table.ttl_attribute.value == "expiration"
+    return is_powertools or any("idempot" in one.lower() for one in names)

@@ -234,7 +234,7 @@ class FunctionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `dead_letter_arn`, `on_failure`: where events of asynchronous invocations go that have failed. `durable_s`: the execution
     timeout of a durable function. `tenancy`: its isolation mode. `on_instances`: Lambda Managed Instances run it.
-    `permissions`: what SAM's Policies say.
+    `permissions`: what SAM's Policies say. `loops_allowed`: Lambda is told not to stop recursive loops.
     """
 
     location: TemplateLocation
@@ -256,6 +256,7 @@ class FunctionFacts(msgspec.Struct, frozen=True, kw_only=True):
     on_instances: bool
     role_arn: Setting[str]
     permissions: Setting[list[Any]]
+    loops_allowed: bool
     unresolved: Mapping[str, Unresolved] = {}
 
 
@@ -353,6 +354,7 @@ class SubscriberFacts(ResourceFacts, frozen=True, kw_only=True):
     kind: Setting[str]
     state: Setting[str]
     target_arn: Setting[str]
+    filters: Setting[list[Any]]
     role_arn: Setting[str]
     on_failure: Setting[str]
     retries_max: Setting[int]
@@ -387,6 +389,8 @@ class StateMachineFacts(ResourceFacts, frozen=True, kw_only=True):
 class TableFacts(ResourceFacts, frozen=True, kw_only=True):
     """A table of DynamoDB. `regions`: of its replicas. `consistency`: EVENTUAL or STRONG between them."""
 
+    name: str
+    hash_key: Setting[str]
     ttl_attribute: Setting[str]
     regions: Setting[list[str]]
     consistency: Setting[str]

@@ -2,7 +2,9 @@
 
 Sources: Amazon SQS developer guide, "Using dead-letter queues": same type, account and region; a standard queue's message
 keeps its enqueue timestamp in the dead-letter queue; Lambda developer guide, "Using Lambda with Amazon SQS": at least five
-receives, filters delete what does not match, maximum concurrency within reserved concurrency.
+receives, filters delete what does not match, maximum concurrency within reserved concurrency; "Durable functions" behind a
+mapping: the whole execution within 15 minutes, 90 on managed instances; Step Functions developer guide, failure threshold of
+a distributed map.
 Never here: positions, edits. Invariant: a value that is not known is no finding.
 """
 
@@ -13,19 +15,24 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from onefold.check.duplicate_rules import VISIBILITY_MAX_S, visibility_needed_s
+from onefold.check.facts import PropertyPath, StateMachineFacts
 from onefold.check.findings import Finding, Fix, Related
 from onefold.check.model import Function, Model, Queue, settled
 
 RECEIVES_LEAST: Final = 5  # Lambda developer guide, as above
 RETENTION_MAX_S: Final = 1_209_600  # SQS API reference, SetQueueAttributes: 14 days
 DAY_S: Final = 86_400
+DURABLE_MAX_S: Final = {"functions": 900, "instances": 5_400}  # Lambda developer guide, as above
+TOLERATED: Final = (
+    "ToleratedFailurePercentage", "ToleratedFailureCount", "ToleratedFailurePercentagePath", "ToleratedFailureCountPath",
+)  # fmt: skip
 
 
 def no_dead_letter_queue(model: Model) -> Iterator[Finding]:
     """LOS001."""
     for queue in model.queues:
         mappings = model.mappings_of(queue)
-        if not mappings or queue.facts.redrive is not None or "RedrivePolicy" in queue.facts.unresolved:
+        if not mappings or queue.may_redrive or queue.is_for_failures:
             continue
         yield Finding(
             rule="LOS001",
@@ -90,8 +97,8 @@ def few_receives(model: Model) -> Iterator[Finding]:
         yield Finding(
             rule="LOS003",
             severity="error" if receives.value == 1 else "warning",
-            message=f"{queue.name} gives a message up after {receives.value} receives. Lambda receives messages and returns"
-            " them without running the function when it is throttled, and each of that counts.",
+            message=f"{queue.name} gives a message up after {receives.value} receives. Lambda receives messages and"
+            " returns them without running the function when it is throttled, and each of that counts.",
             source=receives.source,
             resource=queue.name,
             property_path=receives.path,
@@ -260,9 +267,95 @@ def destination_of_a_queue(model: Model) -> Iterator[Finding]:
             yield Finding(
                 rule="LOS011",
                 severity="warning",
-                message=f"{mapping.name} names a destination for failures. Mappings of queues have none: failed messages go"
-                " back to the queue, and to its dead-letter queue.",
+                message=f"{mapping.name} names a destination for failures. Mappings of queues have none: failed messages"
+                " go back to the queue, and to its dead-letter queue.",
                 source=mapping.source,
                 resource=mapping.name,
                 property_path="DestinationConfig",
             )
+
+
+def durable_longer_than_a_mapping_waits(model: Model) -> Iterator[Finding]:
+    """LOS012."""
+    for mapping in model.mappings:
+        function = mapping.function
+        if function is None:
+            continue
+        durable = function.facts.durable_s
+        most = DURABLE_MAX_S["instances" if function.facts.on_instances else "functions"]
+        if mapping.queue is None or durable.value is None or durable.value <= most:
+            continue
+        yield Finding(
+            rule="LOS012",
+            severity="error",
+            message=f"{function.name} is a durable function that may take {durable.value:,} s, and {mapping.name} waits"
+            f" for {most:,} s: what takes longer counts as failed, and its messages are received again until they are"
+            " dead.",
+            source=durable.source,
+            resource=function.name,
+            property_path=durable.path,
+            arithmetic=(f"ExecutionTimeout {durable.value:,} s > {most:,} s",),
+            related=(Related(mapping.source, mapping.name, "invokes it and waits"),),
+            fix=Fix(
+                f"Set ExecutionTimeout to {most}, or start the execution from a function that does not wait for it.",
+                "unsafe",
+                settled(model.document, durable, most),
+            ),
+        )
+
+
+def tolerated_items_without_a_manifest(model: Model) -> Iterator[Finding]:
+    """LOS017."""
+    for machine in model.all(StateMachineFacts):
+        if machine.definition.value is None:
+            continue
+        for path, state in _states(machine.definition.value, machine.definition.at):
+            tolerated = [name for name in TOLERATED if _may_tolerate(state.get(name))]
+            if state.get("Type") != "Map" or not tolerated or "ResultWriter" in state or _catches_all(state):
+                continue
+            source = model.document.source((*path, tolerated[0]))
+            yield Finding(
+                rule="LOS017",
+                severity="warning",
+                message=f"The map {path[-1]} of {machine.id} goes on when items fail and writes no list of them: which"
+                " ones were left undone is known to nobody.",
+                source=source,
+                resource=machine.id,
+                property_path=".".join(map(str, (*path, tolerated[0]))),
+                arithmetic=(f"{tolerated[0]}: {_shown(state[tolerated[0]])}, and no ResultWriter",),
+                fix=Fix("Add a ResultWriter, and let a next state look at FAILED in its manifest.", "unsafe"),
+            )
+
+
+def _states(definition: dict[str, Any], at: PropertyPath) -> Iterator[tuple[PropertyPath, dict[str, Any]]]:
+    """The states of a state machine with their paths, those inside of others too."""
+    states = definition.get("States")
+    for name, state in states.items() if isinstance(states, dict) else ():
+        if not isinstance(state, dict):
+            continue
+        path = (*at, "States", name)
+        yield path, state
+        for key in ("ItemProcessor", "Iterator"):
+            if isinstance(state.get(key), dict):
+                yield from _states(state[key], (*path, key))
+        branches = state.get("Branches")
+        for number, branch in enumerate(branches if isinstance(branches, list) else ()):
+            if isinstance(branch, dict):
+                yield from _states(branch, (*path, "Branches", number))
+
+
+def _may_tolerate(value: Any) -> bool:
+    """Whether a threshold lets items fail: a number above 0, or a path to one."""
+    return (isinstance(value, int | float) and value > 0) or (isinstance(value, str) and bool(value))
+
+
+def _catches_all(state: dict[str, Any]) -> bool:
+    """Whether each task of a map's items deals with its errors itself."""
+    processor = state.get("ItemProcessor") or state.get("Iterator")
+    inner = [one for _, one in _states(processor, ())] if isinstance(processor, dict) else []
+    tasks = [one for one in inner if one.get("Type") in {"Task", "Map", "Parallel"}]
+    return bool(tasks) and all("States.ALL" in json.dumps(one.get("Catch"), default=str) for one in tasks)
+
+
+def _shown(value: Any) -> str:
+    return f"{value}"[:60]

@@ -12,8 +12,10 @@ Never here: what is wrong with a value. Invariant: whatever a mapping refers to 
 from __future__ import annotations
 
 import json
+import re
+from collections import abc
 from collections.abc import Iterator
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -21,6 +23,7 @@ from onefold.check.facts import (
     BusFacts,
     Document,
     FunctionFacts,
+    InvokeConfigFacts,
     MappingFacts,
     PolicyFacts,
     PropertyPath,
@@ -33,8 +36,10 @@ from onefold.check.facts import (
     TargetFacts,
     TemplateFacts,
     TopicSubscriptionFacts,
+    Unresolved,
 )
 from onefold.check.findings import Edit, Source
+from onefold.check.intrinsics import decimal_number
 from onefold.limits import SECOND_MS
 
 # SQS API reference, SetQueueAttributes: VisibilityTimeout and MessageRetentionPeriod.
@@ -46,11 +51,16 @@ TOPICS: Final = "sns.amazonaws.com"
 SDK_SEND: Final = ":aws-sdk:sqs:sendMessage"
 
 Role = Literal["source", "dead letters", "failed deliveries", "held", "target"]
+_SUBSTITUTED: Final = re.compile(r"\$\{([^!.{}]{1,255})")
 R = TypeVar("R", bound=ResourceFacts)
 
 
 class Queue(Struct, frozen=True, kw_only=True):
-    """A queue. `roles`: what it is for, as far as this template says: more than one, or none."""
+    """A queue. `roles`: what it is for, as far as this template says: more than one, or none.
+
+    `messages_a_second`, `seconds_each`: how many come and how long one takes, where the metadata of the resource say so:
+    {"onefold": {"expect": {"messages_per_second": 40, "seconds_each": 1.5}}}. An input that measured them writes them there.
+    """
 
     facts: QueueFacts
     source: Source
@@ -60,6 +70,8 @@ class Queue(Struct, frozen=True, kw_only=True):
     dead_letters: Queue | None
     roles: frozenset[Role]
     is_redrive_written: bool
+    messages_a_second: Setting[float]
+    seconds_each: Setting[float]
 
     @property
     def name(self) -> str:
@@ -133,7 +145,9 @@ class Mapping(Struct, frozen=True, kw_only=True):
 class Model(Struct, frozen=True, kw_only=True):
     """Everything that rules look at.
 
-    `around`: all other resources. `senders`: what sends to queues. `unseen`: why there may be resources that are not here.
+    `around`: all other resources. `senders`: what sends to queues. `unseen`: why there may be resources that are not
+    here. `references`: for an id, the ids of the resources in which it is referred to, "" for the rest of the template.
+    `exported`: ids that other stacks may use.
     """
 
     document: Document
@@ -144,6 +158,8 @@ class Model(Struct, frozen=True, kw_only=True):
     around: tuple[ResourceFacts, ...]
     senders: tuple[Sender, ...]
     unseen: tuple[str, ...]
+    references: abc.Mapping[str, frozenset[str]]
+    exported: frozenset[str]
 
     def mappings_of(self, queue: Queue) -> list[Mapping]:
         """The mappings that receive from a queue."""
@@ -166,10 +182,23 @@ class Model(Struct, frozen=True, kw_only=True):
         name = name_in(arn, "sqs")
         return next((one for one in self.queues if one.facts.name == name), None)
 
+    def keeps_failures(self, function: Function) -> bool:
+        """Whether asynchronous invocations that failed go somewhere, or may."""
+        facts = function.facts
+        if not (facts.dead_letter_arn.is_absent and facts.on_failure.is_absent):
+            return True
+        configs = [one for one in self.possible(InvokeConfigFacts) if _is_of(one.function.value, facts.name)]
+        return any(not one.on_failure.is_absent for one in configs)
+
     def function_at(self, arn: str | None) -> Function | None:
         """The function of this template that has an ARN, with or without a version or alias."""
         name = name_in(arn, "lambda")
         return next((one for one in self.functions if one.facts.name == name), None)
+
+
+def _is_of(function: str | None, name: str) -> bool:
+    """Whether a name or ARN of a function is of one with this name, or is not known."""
+    return function is None or name in function.split(":")
 
 
 def name_in(arn: str | None, service: str) -> str | None:
@@ -210,6 +239,8 @@ class _Linker:
             around=self._facts.around,
             senders=self._senders,
             unseen=self._facts.unseen,
+            references=_references(self._document.data),
+            exported=frozenset(_exported(self._document.data)),
         )
 
     def _inferred(self) -> dict[str, set[Role]]:
@@ -246,7 +277,17 @@ class _Linker:
             dead_letters=None if facts.redrive is None else before.get(facts.redrive.target),
             roles=frozenset(self._roles.get(facts.name, ())),
             is_redrive_written=self._document.has((*base, "RedrivePolicy")),
+            messages_a_second=self._expected(facts, "messages_per_second"),
+            seconds_each=self._expected(facts, "seconds_each"),
         )
+
+    def _expected(self, facts: QueueFacts, name: str) -> Setting[float]:
+        path = (*facts.location.parts[:-1], "Metadata", "onefold", "expect", name)
+        written = self._document.at(path)
+        value = decimal_number(written)
+        if written is not None and isinstance(value, Unresolved):
+            return self._document.setting(path, None, value.why)
+        return self._document.setting(path, None if written is None or isinstance(value, Unresolved) else value)
 
     def _attribute(self, facts: QueueFacts, name: str, default: int) -> Setting[int]:
         text = facts.attributes.get(name, str(default))
@@ -291,6 +332,44 @@ class _Linker:
         return shared if not self._document.has(own) and self._document.has(shared) else own
 
 
+# -- references ------------------------------------------------------------------------------------------------------------
+
+
+def _references(data: dict[str, Any]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    resources = data.get("Resources")
+    places = list(resources.items()) if isinstance(resources, dict) else []
+    for place, value in (*places, ("", {key: one for key, one in data.items() if key != "Resources"})):
+        for name in _mentioned(value):
+            found.setdefault(name, set()).add(place)
+    return {name: frozenset(ids) for name, ids in found.items()}
+
+
+def _exported(data: dict[str, Any]) -> Iterator[str]:
+    outputs = data.get("Outputs")
+    for one in outputs.values() if isinstance(outputs, dict) else ():
+        if isinstance(one, dict) and "Export" in one:
+            yield from _mentioned(one.get("Value"))
+
+
+def _mentioned(value: Any) -> Iterator[str]:
+    """The ids that a value refers to."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _mentioned(one)
+    if not isinstance(value, dict):
+        return
+    for key, inner in value.items():
+        first = inner[0] if isinstance(inner, list) and inner else inner
+        if key == "Ref" and isinstance(inner, str):
+            yield inner
+        elif key == "Fn::GetAtt" and isinstance(first, str):
+            yield first if isinstance(inner, list) else first.split(".", 1)[0]
+        elif key == "Fn::Sub" and isinstance(first, str):
+            yield from _SUBSTITUTED.findall(first)
+        yield from _mentioned(inner)
+
+
 # -- what sends to queues --------------------------------------------------------------------------------------------------
 
 
@@ -313,19 +392,20 @@ def _senders(one: ResourceFacts) -> Iterator[Sender]:
             yield from _sender(one, "topic", one.dead_letter_arn, True, principal=TOPICS)
         case BusFacts(generation=1):
             yield from _sender(one, "bus", one.dead_letter_arn, True, principal=EVENTS)
+        case _:
+            pass
 
 
 def _of_target(
     one: ResourceFacts, kind: Literal["rule", "schedule"], target: TargetFacts, principal: str
 ) -> Iterator[Sender]:
-    role_arn = None if principal else target.role_arn
     queue_arn = target.arn
     if target.arn.value is not None and target.arn.value.endswith(SDK_SEND):
         queue_arn = _queue_of_call(target)
-    yield from _sender(one, kind, queue_arn, False, principal=principal, role_arn=role_arn)
+    yield from _sender(one, kind, queue_arn, False, principal=principal, role_arn=target.role_arn)
     yield from _sender(
         one, kind, target.dead_letter_arn, True,
-        principal=principal, role_arn=role_arn, is_allowed=target.makes_queue,
+        principal=principal, role_arn=None if principal else target.role_arn, is_allowed=target.makes_queue,
     )  # fmt: skip
 
 

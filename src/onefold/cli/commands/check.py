@@ -37,6 +37,7 @@ _STYLES: dict[str, Style] = {"error": "red", "warning": "yellow", "info": "cyan"
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--select", multiple=True, metavar="PREFIX", help="Only rules whose id begins with this, such as DUP.")
 @click.option("--ignore", multiple=True, metavar="PREFIX", help="Not these rules.")
+@click.option("--preview", is_flag=True, help="The rules too that may still be wrong.")
 @click.option("--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="A template parameter's value.")
 @click.option(
     "--format", "form", type=click.Choice(["full", *formats.FORMATS]), default="full", show_default=True,
@@ -52,7 +53,8 @@ _STYLES: dict[str, Style] = {"error": "red", "warning": "yellow", "info": "cyan"
 @click.option("--explain", metavar="ID", help="Print the page of a rule.")
 @click.option("--list-rules", is_flag=True, help="List the rules.")
 def command(
-    paths: tuple[Path, ...], select: tuple[str, ...], ignore: tuple[str, ...], parameters: tuple[str, ...], form: str,
+    paths: tuple[Path, ...], select: tuple[str, ...], ignore: tuple[str, ...], preview: bool, parameters: tuple[str, ...],
+    form: str,
     fail_on: Severity, fix: bool, diff: bool, unsafe: bool, explain: str | None, list_rules: bool,
 ) -> Answer:  # fmt: skip
     """Find what makes queues and functions work twice, lose messages or stop, in CloudFormation and SAM templates.
@@ -66,12 +68,16 @@ def command(
             {"id": rule.id, "title": rule.title, "page": rule.page}, draw=lambda: click.echo(rule.page, nl=False)
         )
     if list_rules:
-        return Answer([{"id": one.id, "title": one.title} for one in RULES], draw=_draw_rules)
+        listed = [{"id": one.id, "title": one.title, "preview": one.preview} for one in RULES]
+        return Answer(listed, draw=_draw_rules)
     if not paths:
         raise click.UsageError("Name a template, or a directory that contains some.")
     if fix and diff:
         raise click.UsageError("--fix writes and --diff does not: give one of them.")
-    rules, today = chosen(select, ignore), datetime.fromtimestamp(SystemClock().now_ms() / 1_000, UTC).date()
+    rules, today = (
+        chosen(select, ignore, preview=preview),
+        datetime.fromtimestamp(SystemClock().now_ms() / 1_000, UTC).date(),
+    )
     checked = check(paths, rules, today, _parsed(parameters))
     changed: list[Fixed] = []
     if fix or diff:
@@ -116,9 +122,8 @@ def _value(checked: Checked, changed: Sequence[Fixed]) -> object:
 
 
 def _draw_rules() -> None:
-    render.draw(
-        render.table([Column("id"), Column("a template with", folds=True)], [(one.id, one.title) for one in RULES])
-    )
+    rows = [(one.id, f"{one.title} (preview)" if one.preview else one.title) for one in RULES]
+    render.draw(render.table([Column("id"), Column("a template with", folds=True)], rows))
 
 
 def _draw(checked: Checked, *, offers: bool) -> None:
