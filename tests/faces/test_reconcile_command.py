@@ -115,7 +115,7 @@ def test_a_repair_that_cannot_be_whole_ends_with_1(shell: Shell) -> None:
     shell.run("a b! c", lose="a")
     Path("customers").write_text("b! c", encoding="utf-8")
     said = flat(shell("reconcile", "billing:app", RUN, "--repair", "--yes", code=1))
-    assert "charge 2026-06/a is missing and cannot be sent again: its data has changed: it does" in said
+    assert "charge 2026-06/a is missing and cannot be sent again: its data has changed: its message" in said
     assert "There is nothing to send again." in said
     assert "onefold dlq list billing:app" in said
 
