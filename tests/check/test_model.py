@@ -128,7 +128,9 @@ Resources:
       FunctionName: !Ref Book
       Qualifier: live
       DestinationConfig: {OnFailure: {Destination: !GetAtt Missed.Arn}}
-  Inner: {Type: AWS::CloudFormation::Stack, Properties: {TemplateURL: https://example.com/t}}
+  Inner:
+    Type: AWS::CloudFormation::Stack
+    Properties: {TemplateURL: https://example.com/t, Parameters: {Queue: !Sub "${Graves.QueueName}"}}
 """
 
 
@@ -220,7 +222,8 @@ def test_state_machines_tables_alarms_keys_roles_and_destinations(tmp_path: Path
     assert book.facts.durable_s.value == 3600
     assert book.facts.on_failure.why == "SAM makes it"
     assert (book.timeout_s.value, book.timeout_s.path) == (7, "Globals.Function.Timeout")
-    assert found.unseen == ("Inner, a nested stack",)
+    assert found.unseen == ()
+    assert found.nested == ("Inner",)
 
 
 def test_what_a_queue_is_for_is_inferred(tmp_path: Path) -> None:
@@ -236,6 +239,17 @@ def test_what_a_queue_is_for_is_inferred(tmp_path: Path) -> None:
         ("schedule", "Nightly", ""), ("rule", "Placed", "events.amazonaws.com"), ("subscriber", "Follows", ""),
         ("topic", "News", "sns.amazonaws.com"),
     }  # fmt: skip
+
+
+def test_what_belongs_to_a_queue_may_be_in_a_nested_stack_that_knows_it(tmp_path: Path) -> None:
+    found = model(tmp_path)
+    assert found.may_be_elsewhere("Graves", named=False)
+    assert not found.may_be_elsewhere("Orders", named=False)
+    assert found.may_be_elsewhere("Orders", named=True)
+    with_macro = TEMPLATE.replace(
+        "Transform: AWS::Serverless-2016-10-31", "Transform: [Macro, AWS::Serverless-2016-10-31]"
+    )
+    assert model(tmp_path, with_macro).may_be_elsewhere("Orders", named=False)
 
 
 def test_another_input_gives_the_same_model_with_its_own_ids_files_and_gaps() -> None:

@@ -52,12 +52,14 @@ def _may_watch_anything(model: Model) -> bool:
 
 def no_alarm_on_dead_letters(model: Model) -> Iterator[Finding]:
     """BLD001."""
-    if model.unseen or not model.possible(AlarmFacts) or _may_watch_anything(model):
+    if not model.possible(AlarmFacts) or _may_watch_anything(model):
         return
     for queue in model.queues:
         if "dead letters" not in queue.roles and "failed deliveries" not in queue.roles:
             continue
         if "source" in queue.roles or _watched(model, queue, GAUGES) or queue.name in model.exported:
+            continue
+        if model.may_be_elsewhere(queue.name, named=queue.facts.named):
             continue
         sources = [one for one in model.queues if one.dead_letters is queue]
         yield Finding(
@@ -116,12 +118,14 @@ def _function_of(model: Model, metric: MetricFacts) -> Function | None:
 
 def _is_watched(model: Model, mappings: list[Mapping]) -> bool:
     """Whether an alarm looks at a queue of these mappings or at its dead letters, or may."""
-    queues = [one.queue for one in mappings]
-    if model.unseen or None in queues or _may_watch_anything(model):
+    sources = [one.queue for one in mappings]
+    queues = [*sources, *(None if one is None else one.dead_letters for one in sources)]
+    if _may_watch_anything(model):
         return True
-    known = [queue for queue in queues if queue is not None]
-    dead = [queue.dead_letters for queue in known]
-    return None in dead or any(_watched(model, one, GAUGES) for one in (*known, *dead) if one is not None)
+    return any(
+        one is None or _watched(model, one, GAUGES) or model.may_be_elsewhere(one.name, named=one.facts.named)
+        for one in queues
+    )
 
 
 def _never(alarm: AlarmFacts, metric: MetricFacts, why: str, instead: str) -> Finding:
@@ -239,7 +243,7 @@ def _is_used(model: Model, alarm: AlarmFacts) -> bool:
     return (
         bool(model.references.get(alarm.id, frozenset()) - {alarm.id})
         or any(one.value is None or name in one.value for one in rules)
-        or bool(model.unseen)
+        or model.may_be_elsewhere(alarm.id, named=alarm.named)
     )
 
 

@@ -9,8 +9,9 @@ CloudFormation sees them.
 Never here: creating anything, asking AWS, or an opinion on what was found; running code (only Python runs here, from a
 directory of this machine or inline; anything else is still a fact, with the reason in `code`); whether settings are
 wise or even allowed: SQS and the mapping check that when they are created.
-Invariants: every resource of the template is either a fact or in `left_out`; what may hold more resources is in `unseen`. A
-mapping with an unresolved value does not run: with another batch size or without its filter it would be another mapping.
+Invariants: every resource of the template is either a fact or in `left_out`; what may hold more resources is in `unseen` or
+`nested`. A mapping with an unresolved value does not run: with another batch size or without its filter it would be another
+mapping.
 
 Sources: Lambda API, CreateEventSourceMapping: BatchSize 10, window 0, enabled; SAM developer guide, Globals section: single
 values are replaced, mappings merged, lists joined, Globals first.
@@ -204,11 +205,8 @@ AROUND: Final[Mapping[str, _Taker]] = {
 }
 ATTACHED: Final = frozenset({"AWS::IAM::ManagedPolicy", "AWS::IAM::Policy", "AWS::IAM::RolePolicy"})
 ALIAS: Final = "AWS::KMS::Alias"
-HOLD_MORE: Final = {
-    "AWS::CloudFormation::Stack": "a nested stack",
-    "AWS::Serverless::Application": "a nested application",
-    "AWS::Serverless::Connector": "a connector, of which SAM makes policies",
-}
+NESTED: Final = frozenset({"AWS::CloudFormation::Stack", "AWS::Serverless::Application"})
+CONNECTOR: Final = "AWS::Serverless::Connector"
 
 
 def collect_template(
@@ -280,6 +278,7 @@ def collect(
         document=document,
         around=tuple(found.around),
         unseen=(*document.missing, *found.unseen),
+        nested=tuple(found.nested),
     )
 
 
@@ -317,6 +316,7 @@ class _Collection:
         self.left_out: list[LeftOut] = []
         self.around: list[ResourceFacts] = []
         self.unseen: list[str] = []
+        self.nested: list[str] = []
         self._attached: list[Properties] = []
         self._aliases: list[Properties] = []
 
@@ -372,8 +372,11 @@ class _Collection:
 
     def _take_around(self, logical_id: str, kind: str, resource: dict[str, Any]) -> bool:
         """Make facts of a resource that is not served; False: it is of another type."""
-        if kind in HOLD_MORE or kind.endswith("::MODULE"):
-            self.unseen.append(f"{logical_id}, {HOLD_MORE.get(kind, 'a module')}")
+        if kind in NESTED or kind.endswith("::MODULE"):
+            self.nested.append(logical_id)
+            return False
+        if kind == CONNECTOR:
+            self.unseen.append(f"{logical_id}, a connector, of which SAM makes policies")
             return False
         exists = self.scope.condition(str(resource["Condition"])) if "Condition" in resource else True
         if kind in ATTACHED:

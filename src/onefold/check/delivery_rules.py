@@ -108,7 +108,7 @@ def refused_by_the_queue(model: Model) -> Iterator[Finding]:
 
 
 def _is_refused(model: Model, queue: Queue, sender: Sender, known: frozenset[str]) -> bool:
-    if model.unseen:
+    if model.may_be_elsewhere(queue.name, named=queue.facts.named):
         return False
     request = Request(
         action="sqs:SendMessage",

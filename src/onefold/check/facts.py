@@ -447,6 +447,7 @@ class TemplateFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that was read from one template. `queues` are in an order to create them in: dead-letter queues first.
 
     `around`: the other resources, read when everything is asked for. `unseen`: why there may be more resources.
+    `nested`: ids of nested stacks and modules, which may have more resources for what they are given.
     """
 
     file: str
@@ -461,6 +462,7 @@ class TemplateFacts(msgspec.Struct, frozen=True, kw_only=True):
     document: Document
     around: tuple[ResourceFacts, ...] = ()
     unseen: tuple[str, ...] = ()
+    nested: tuple[str, ...] = ()
 
     @property
     def functions_that_run(self) -> tuple[FunctionFacts, ...]:

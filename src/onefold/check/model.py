@@ -5,7 +5,7 @@ known. A value that is not written is AWS's default, and its position is that of
 inferred first: `Queue.roles` and `Model.senders_of`, so that no rule takes a dead-letter queue for a source.
 
 `all` gives the resources of a kind that exist, `possible` also those whose condition does not hold or is not known: a rule
-that reports what is missing asks for the possible ones, and whether `unseen` is empty.
+that reports what is missing asks for the possible ones, and whether it `may_be_elsewhere`.
 Never here: what is wrong with a value. Invariant: whatever a mapping refers to is linked where it is in the same template.
 """
 
@@ -158,6 +158,7 @@ class Model(Struct, frozen=True, kw_only=True):
     around: tuple[ResourceFacts, ...]
     senders: tuple[Sender, ...]
     unseen: tuple[str, ...]
+    nested: tuple[str, ...]
     references: abc.Mapping[str, frozenset[str]]
     exported: frozenset[str]
 
@@ -176,6 +177,15 @@ class Model(Struct, frozen=True, kw_only=True):
     def possible(self, kind: type[R]) -> list[R]:
         """The resources of a kind, also those that exist under other conditions only."""
         return [one for one in self.around if isinstance(one, kind)]
+
+    def may_be_elsewhere(self, one_id: str, *, named: bool) -> bool:
+        """Whether an alarm or policy for a resource may be where it is not seen.
+
+        Args:
+            named: the document gives its name, so that a nested stack may refer to it without being given it.
+        """
+        places = self.references.get(one_id, frozenset())
+        return bool(self.unseen) or any(named or one in places for one in self.nested)
 
     def queue_at(self, arn: str | None) -> Queue | None:
         """The queue of this template that has an ARN."""
@@ -239,6 +249,7 @@ class _Linker:
             around=self._facts.around,
             senders=self._senders,
             unseen=self._facts.unseen,
+            nested=self._facts.nested,
             references=_references(self._document.data),
             exported=frozenset(_exported(self._document.data)),
         )
