@@ -1,0 +1,163 @@
+"""Functions of the files that were read, what each may call, and what its parameters are for those who call it.
+
+A parameter has a role (an event, a record, a key with a message's id) only if every call that was found gives it that.
+Never here: rules, and which function is a handler. Invariant: following is bounded in rounds, functions and depth.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from onefold.check.python_modules import FUNCTION, FunctionNode, Module
+from onefold.check.python_values import UNKNOWN, Roles, Value, Values, met, own_nodes
+
+ROUNDS_MAX: Final = 6
+REACH_MAX: Final = 500
+Sites = list[tuple[ast.Call, "Unit"]]
+
+
+class Unit:
+    """A function, or the top level of a module, with the nodes that are its own.
+
+    Attributes:
+        name: dotted below the module, "" for the top level. id: the module's file name and that.
+    """
+
+    def __init__(self, node: FunctionNode | ast.Module, module: Module) -> None:
+        self.node = node
+        self.module = module
+        around = [one for one in module.above(node) if isinstance(one, (*FUNCTION, ast.ClassDef))]
+        own = [] if isinstance(node, ast.Module) else [node.name]
+        self.name = ".".join([*(one.name for one in reversed(around)), *own])
+        self.id = f"{module.path}:{self.name}"
+        self.nodes = own_nodes(node)
+        self.is_method = bool(around) and isinstance(around[0], ast.ClassDef)
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of the parameters that take arguments by position; of a method without the first."""
+        if isinstance(self.node, ast.Module):
+            return []
+        names = [one.arg for one in (*self.node.args.posonlyargs, *self.node.args.args)]
+        is_static = any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in self.node.decorator_list)
+        return names[1:] if self.is_method and not is_static else names
+
+    def calls(self) -> Iterator[ast.Call]:
+        """The calls in it, in the order of the text."""
+        found = [one for one in self.nodes if isinstance(one, ast.Call)]
+        yield from sorted(found, key=lambda one: (one.lineno, one.col_offset))
+
+
+class CallGraph:
+    """The units of some modules, and how they call one another.
+
+    Attributes:
+        units: by their nodes. handed: calls by which a library calls a function: (the call, the unit it is in, the function's
+            expression, what it gives to the first parameter).
+    """
+
+    def __init__(self, modules: Iterable[Module], values: Values) -> None:
+        self.values = values
+        self.units: dict[ast.AST, Unit] = {}
+        self._called: dict[ast.AST, list[Unit]] = {}
+        for module in modules:
+            for node in (module.tree, *(one for one in ast.walk(module.tree) if isinstance(one, FUNCTION))):
+                self.units[node] = Unit(node, module)
+
+    def unit(self, node: ast.AST | None, module: Module) -> Unit | None:
+        """The unit of an expression that is a function of a file that was read."""
+        found = self.values.function(node, module)
+        return None if found is None else self.units.get(found[0])
+
+    def called(self, unit: Unit) -> list[Unit]:
+        """The units that one may call: whatever function is named in it, and functions inside it."""
+        known = self._called.get(unit.node)
+        if known is None:
+            known = self._called[unit.node] = []
+            for node in unit.nodes:
+                found = self.units.get(node) if isinstance(node, FUNCTION) else None
+                if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+                    found = self._named(node, unit.module)
+                if found is not None and found not in known:
+                    known.append(found)
+        return known
+
+    def _named(self, node: ast.Name | ast.Attribute, module: Module) -> Unit | None:
+        value = self.values.of(node, module)
+        if value.kind == "class" and isinstance(value.of, ast.ClassDef):
+            made = (one for one in value.of.body if isinstance(one, FUNCTION) and one.name == "__init__")
+            return self.units.get(next(made, value.of))
+        return self.units.get(value.of) if value.kind == "function" else None
+
+    def reach(self, unit: Unit) -> list[Unit]:
+        """A unit and everything that it may call, directly or through others."""
+        found, waiting = [unit], [unit]
+        while waiting and len(found) < REACH_MAX:
+            for one in self.called(waiting.pop()):
+                if one not in found:
+                    found.append(one)
+                    waiting.append(one)
+        return found
+
+    def spread(self, initial: Roles, handed: Sequence[tuple[Unit, int, Value]]) -> None:
+        """Say what parameters are: those of `initial`, and what calls give to others.
+
+        Args:
+            handed: what a library gives to a parameter of a function, by its index: a batch processor a record.
+        """
+        self.values.give(dict(initial))
+        self._called.clear()
+        given = {**initial}
+        for unit, index, value in handed:
+            if index < len(unit.parameters):
+                given[unit.node, unit.parameters[index]] = value
+        names = {one.node.name for one in self.units.values() if isinstance(one.node, FUNCTION)}
+        sites = [(call, unit) for unit in self.units.values() for call in unit.calls() if _last(call) & names]
+        for _ in range(ROUNDS_MAX):
+            roles = {**self._proposed(sites), **given}
+            if roles == self.values.roles:
+                break
+            self.values.give(roles)
+            self._called.clear()
+
+    def _proposed(self, sites: Sites) -> Roles:
+        proposals: dict[tuple[ast.AST, str], list[Value]] = {}
+        for call, caller in sites:
+            for callee, name, value in self._given(call, caller):
+                proposals.setdefault((callee.node, name), []).append(value)
+        found = {key: met(values) for key, values in proposals.items()}
+        return {key: value for key, value in found.items() if value != UNKNOWN}
+
+    def _given(self, call: ast.Call, caller: Unit) -> Iterator[tuple[Unit, str, Value]]:
+        """Parameters with what one call gives them: f(x), executor.submit(f, x), executor.map(f, xs), map(f, xs)."""
+        module, arguments = caller.module, call.args
+        callee = self.unit(call.func, module)
+        how = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        is_map = False
+        if callee is None and how in {"map", "submit", "imap", "imap_unordered", "apply_async", "run"} and arguments:
+            callee, arguments = self.unit(arguments[0], module), arguments[1:]
+            is_map = how not in {"submit", "run", "apply_async"}
+        if callee is None or isinstance(callee.node, ast.Module):
+            return
+        for name, argument in zip(callee.parameters, arguments, strict=False):
+            if isinstance(argument, ast.Starred):
+                return
+            value = self.values.of(argument, module)
+            yield callee, name, _of_iterable(value) if is_map else value
+        for keyword in call.keywords:
+            if keyword.arg is not None:
+                yield callee, keyword.arg, self.values.of(keyword.value, module)
+
+
+def _of_iterable(value: Value) -> Value:
+    return {"records": Value("record"), "messages": Value("message", value.of)}.get(value.kind, UNKNOWN)
+
+
+def _last(call: ast.Call) -> set[str]:
+    """The names by which a call may lead to a function: its own last one, and those of what it hands over first."""
+    found = set()
+    for one in (call.func, *call.args[:1]):
+        found.add(one.attr if isinstance(one, ast.Attribute) else one.id if isinstance(one, ast.Name) else "")
+    return found

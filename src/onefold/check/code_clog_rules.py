@@ -1,0 +1,143 @@
+"""Rules CLG of application code: sends and waits by which work stops.
+
+Sources: Amazon SQS API, SendMessage: DelaySeconds up to 900; AWS Lambda developer guide, "Use Lambda recursive loop detection"
+(16 invocations) and durable functions behind an event source mapping (15 minutes); Celery, visibility timeout.
+Never here: reading code. Invariant: what is not known is no finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from onefold.check.code_duplicate_rules import name_of
+from onefold.check.code_facts import Code
+from onefold.check.findings import Finding, Fix, Related
+from onefold.check.model import Model
+
+DELAY_MAX_S: Final = 900
+LOOPS_MAX: Final = 16
+HOUR_S: Final = 3_600
+MAPPED_EXECUTION_MAX_S: Final = 900
+
+
+def one_group_for_all(code: Code) -> Iterator[Finding]:
+    """CLG001, the part of application code."""
+    for call in code.calls:
+        group = call.arguments.get("MessageGroupId")
+        if call.operation != "send_message" or group is None or not isinstance(group.constant, str):
+            continue
+        yield Finding(
+            rule="CLG001",
+            severity="info",
+            message=f"{name_of(call.function)} sends everything in the message group {group.constant!r:.60}: a FIFO queue hands"
+            " out one batch of a group at a time, and a message that fails holds up all others.",
+            source=group.source,
+            resource=name_of(call.function),
+            property_path="MessageGroupId",
+            fix=Fix("Take the group from what must stay in order, such as the customer's id.", "unsafe"),
+            is_preview=True,
+        )
+
+
+def long_and_silent(code: Code) -> Iterator[Finding]:
+    """CLG004, the part of application code."""
+    if code.extends:
+        return
+    for call in code.calls:
+        given = call.arguments.get("VisibilityTimeout")
+        seconds = None if given is None else given.constant
+        if call.operation != "receive_message" or given is None or not isinstance(seconds, int) or seconds < HOUR_S:
+            continue
+        yield Finding(
+            rule="CLG004",
+            severity="warning",
+            message=f"{name_of(call.function)} hides a message for {seconds:,} s and never extends that: when the process dies,"
+            " nobody works on the message for that long.",
+            source=given.source,
+            resource=name_of(call.function),
+            property_path="VisibilityTimeout",
+            arithmetic=(f"a crash right after the receive: {seconds:,} s until the next",),
+            fix=Fix("Receive for a minute, and extend it with change_message_visibility while the work runs.", "unsafe"),
+        )
+
+
+def sends_to_own_queue(model: Model) -> Iterator[Finding]:
+    """CLG008."""
+    for mapping in model.mappings:
+        handler = model.handler_of(mapping)
+        if handler is None or mapping.function is None or mapping.queue is None or model.allows_loops(mapping.function):
+            continue
+        for call in handler.calls:
+            if call.operation not in {"send_message", "send_message_batch"} or model.queue_of(call, mapping) is not mapping.queue:
+                continue
+            yield Finding(
+                rule="CLG008",
+                severity="warning",
+                message=f"{name_of(call.function)} sends to {mapping.queue.name}, which {mapping.function.name} receives from:"
+                f" after {LOOPS_MAX} rounds Lambda stops the loop and the message goes to the dead-letter queue, or is gone.",
+                source=call.source,
+                resource=name_of(call.function),
+                property_path="QueueUrl",
+                arithmetic=(f"round {LOOPS_MAX + 1} is not invoked",),
+                related=(Related(mapping.source, mapping.name, f"receives from {mapping.queue.name}"),),
+                fix=Fix("Let the message fail and be retried, or set RecursiveLoop: Allow when the loop ends by itself.", "unsafe"),
+            )
+
+
+def delay_over_the_limit(code: Code) -> Iterator[Finding]:
+    """CLG009."""
+    for call in code.calls:
+        given = call.arguments.get("DelaySeconds")
+        if call.operation != "send_message" or given is None:
+            continue
+        seconds = given.constant
+        if isinstance(seconds, int) and seconds > DELAY_MAX_S:
+            yield Finding(
+                rule="CLG009",
+                severity="error",
+                message=f"{name_of(call.function)} sends with a delay of {seconds:,} s: SQS takes {DELAY_MAX_S} s at most and"
+                " refuses the message.",
+                source=given.source,
+                resource=name_of(call.function),
+                property_path="DelaySeconds",
+                arithmetic=(f"{seconds:,} > {DELAY_MAX_S}",),
+                fix=Fix("Use a schedule of EventBridge Scheduler that runs once.", "unsafe"),
+            )
+    if len({one.seconds for one in code.timeouts}) != 1:
+        return
+    timeout = code.timeouts[0]
+    for one in code.countdowns:
+        if one.seconds > timeout.seconds:
+            yield Finding(
+                rule="CLG009",
+                severity="error",
+                message=f"{name_of(one.function)} sends a task that waits {one.seconds:,} s, and the broker gives it to another"
+                f" worker after {timeout.seconds:,} s: it runs once for each of them.",
+                source=one.source,
+                resource=name_of(one.function),
+                property_path="countdown",
+                arithmetic=(f"countdown {one.seconds:,} s > visibility_timeout {timeout.seconds:,} s",),
+                related=(Related(timeout.source, "broker_transport_options", f"visibility_timeout: {timeout.seconds:,} s"),),
+                fix=Fix("Raise visibility_timeout over the longest countdown, or use a schedule.", "unsafe"),
+            )
+
+
+def durable_waits_behind_mapping(code: Code) -> Iterator[Finding]:
+    """CLG010."""
+    for handler in code.handlers:
+        for source, what, seconds in handler.durable.waits if handler.durable is not None else ():
+            if seconds is not None and seconds <= MAPPED_EXECUTION_MAX_S:
+                continue
+            how_long = "without an end" if seconds is None else f"{seconds:,} s"
+            yield Finding(
+                rule="CLG010",
+                severity="error" if seconds is not None and what == "wait" else "warning",
+                message=f"{handler.name} is durable, gets its messages from a queue, and waits {how_long}: the mapping waits"
+                f" {MAPPED_EXECUTION_MAX_S} s for the whole execution, then the message is delivered again.",
+                source=source,
+                resource=handler.name,
+                property_path=what,
+                arithmetic=(f"{how_long} > {MAPPED_EXECUTION_MAX_S} s",),
+                fix=Fix("Let a small function take the message and start the durable one by its name, asynchronously.", "unsafe"),
+            )

@@ -1,0 +1,371 @@
+"""Rules DUP of application code: answers, keys and records by which work that was done is done again.
+
+Sources: AWS Lambda developer guide, "Implementing partial batch responses"; Powertools for AWS Lambda (Python), idempotency;
+AWS Step Functions API, StartExecution (a name starts one execution in 90 days); Amazon SQS, MessageDeduplicationId; botocore,
+Config. Each rule is a pure function of what was read.
+Never here: reading code. Invariant: what is not known is no finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from onefold.check.code_facts import Argument, Call, Code, Handler, Key
+from onefold.check.collect_python import calls_in
+from onefold.check.findings import Finding, Fix, Related, Severity
+from onefold.check.model import Mapping, Model, inserted
+
+IN_WORDS: Final = {
+    "message-id": "the message's id",
+    "receipt-handle": "the receipt handle",
+    "receive-count": "how often it was received",
+    "request-id": "the invocation's id",
+    "random": "something random",
+    "time": "the time",
+}
+_EACH_DELIVERY: Final = frozenset({"receipt-handle", "receive-count", "request-id", "random", "time"})
+
+
+def name_of(function: str) -> str:
+    """The name of a function, for people, from its id."""
+    return function.rpartition(":")[2] or "the module"
+
+
+def _mapped(model: Model) -> Iterator[tuple[Mapping, Handler]]:
+    """Mappings whose handler was read."""
+    for mapping in model.mappings:
+        handler = model.handler_of(mapping)
+        if handler is not None:
+            yield mapping, handler
+
+
+def _of_handler(handler: Handler, text: str) -> Related:
+    return Related(handler.source, handler.name, text)
+
+
+def never_answers(model: Model) -> Iterator[Finding]:
+    """DUP005."""
+    for mapping, handler in _mapped(model):
+        batch_size = mapping.batch_size.value
+        if mapping.reports_failures is not True or handler.answer != "never" or batch_size is None or batch_size < 2:
+            continue
+        hides = bool(handler.swallowed)
+        yield Finding(
+            rule="DUP005",
+            severity="error" if hides else "warning",
+            message=f"{mapping.name} asks which messages of a batch failed, and {handler.name} never says so: "
+            + (
+                "what it catches counts as done, and the message is deleted."
+                if hides
+                else f"one message that fails brings back all {batch_size}."
+            ),
+            source=mapping.source,
+            resource=mapping.name,
+            property_path=f"{mapping.facts.location.path}.FunctionResponseTypes",
+            arithmetic=("nothing that the handler returns has batchItemFailures: Lambda takes the whole batch as done",),
+            related=(_of_handler(handler, "returns no batchItemFailures"),),
+            fix=Fix('Return {"batchItemFailures": [{"itemIdentifier": ...}]} with the ids of failed messages.', "unsafe"),
+        )
+
+
+def nobody_reads_answer(model: Model) -> Iterator[Finding]:
+    """DUP006."""
+    for mapping, handler in _mapped(model):
+        batch_size = mapping.batch_size.value
+        if mapping.reports_failures is not False or handler.answer != "reports" or batch_size is None:
+            continue
+        if handler.is_powertools and batch_size == 1:
+            continue  # it raises when every message of a batch has failed
+        properties = tuple(mapping.facts.location.path.split("."))
+        edits = tuple(inserted(model.document, properties, "FunctionResponseTypes", ["ReportBatchItemFailures"]))
+        yield Finding(
+            rule="DUP006",
+            severity="error",
+            message=f"{handler.name} returns the ids of failed messages, and {mapping.name} does not ask for them: Lambda takes"
+            " the batch as done and deletes the messages that failed.",
+            source=mapping.source,
+            resource=mapping.name,
+            property_path=f"{mapping.facts.location.path}.FunctionResponseTypes",
+            arithmetic=("a handler that returns has succeeded, unless the mapping has ReportBatchItemFailures",),
+            related=(_of_handler(handler, "returns batchItemFailures"),),
+            fix=Fix("Add FunctionResponseTypes: [ReportBatchItemFailures].", "safe", edits),
+        )
+
+
+def key_of_a_delivery(code: Code) -> Iterator[Finding]:
+    """DUP007."""
+    keys = {one.source: one for one in code.keys}
+    keys |= {one.source: one for handler in code.handlers for one in handler.keys}
+    for key in keys.values():
+        if key.is_whole:
+            yield _key(key, "error", "which has the receipt handle and the receive count in it: no two deliveries are equal.")
+        elif worst := sorted(key.origins & _EACH_DELIVERY):
+            yield _key(key, "error", f"which has {IN_WORDS[worst[0]]} in it: each delivery has another one.")
+        elif "message-id" in key.origins:
+            yield _key(
+                key, "warning",
+                "the message's id: a message that was sent twice, or redriven from a dead-letter queue, has another one.",
+            )  # fmt: skip
+
+
+def _key(key: Key, severity: Severity, why: str) -> Finding:
+    return Finding(
+        rule="DUP007",
+        severity=severity,
+        message=f"{key.what} in {name_of(key.function)} is {key.text}, {why}",
+        source=key.source,
+        resource=name_of(key.function),
+        property_path="key",
+        arithmetic=("same work, other key: it is done again",),
+        fix=Fix("Make the key from what the message is about, such as the order's id in its body.", "unsafe"),
+    )
+
+
+def records_expire_early(model: Model) -> Iterator[Finding]:
+    """DUP008."""
+    for mapping, handler in _mapped(model):
+        queue = mapping.queue
+        if queue is None or queue.retention_s.value is None:
+            continue
+        dead = queue.dead_letters
+        source_s, dead_s = queue.retention_s.value, dead.retention_s.value if dead is not None else 0
+        if dead_s is None:
+            continue
+        needed_s = source_s + dead_s
+        for one in handler.idempotency:
+            if one.life_s is None or one.life_s >= needed_s:
+                continue
+            soon = queue.visibility_s.value is not None and one.life_s <= queue.visibility_s.value
+            related = [Related(queue.retention_s.source, queue.name, f"MessageRetentionPeriod: {source_s:,} s")]
+            if dead is not None:
+                related.append(Related(dead.retention_s.source, dead.name, f"MessageRetentionPeriod: {dead_s:,} s"))
+            yield Finding(
+                rule="DUP008",
+                severity="error" if soon else "warning",
+                message=f"{name_of(one.function)} remembers a message for {one.life_s:,} s, and {queue.name} may deliver it"
+                f" again for {needed_s:,} s: after that it is done again.",
+                source=one.life,
+                resource=name_of(one.function),
+                property_path="expires_after_seconds",
+                arithmetic=(
+                    f"{source_s:,} s in {queue.name} + {dead_s:,} s in its dead-letter queue = {needed_s:,} s",
+                    f"expires_after_seconds is {one.life_s:,} s" + (" (the default)" if one.is_default_life else ""),
+                ),
+                related=tuple(related),
+                fix=Fix(f"Set expires_after_seconds of IdempotencyConfig to {needed_s} or more.", "safe"),
+            )
+
+
+def claim_is_never_released(code: Code) -> Iterator[Finding]:
+    """DUP009."""
+    for claim in {one.source: one for handler in code.handlers for one in handler.claims}.values():
+        yield Finding(
+            rule="DUP009",
+            severity="error",
+            message=f"{name_of(claim.function)} notes a message as done before it is: when {claim.effect_text} fails, the next"
+            " delivery finds the record and is passed over, and the work is never done.",
+            source=claim.source,
+            resource=name_of(claim.function),
+            property_path="claim",
+            arithmetic=("claim, fail, receive again: duplicate, delete",),
+            related=(
+                Related(claim.effect, name_of(claim.function), "may fail"),
+                Related(claim.skip, name_of(claim.function), "a second delivery ends here"),
+            ),
+            fix=Fix("Take the record away when the work fails, or write it with a state and an end that a retry checks.", "unsafe"),
+        )
+
+
+def idempotency_without_context(code: Code) -> Iterator[Finding]:
+    """DUP010."""
+    for handler in code.handlers:
+        for one in handler.idempotency:
+            if one.has_context or handler.registers_context:
+                continue
+            yield Finding(
+                rule="DUP010",
+                severity="warning",
+                message=f"{name_of(one.function)} is idempotent without the Lambda context: a run that times out leaves a record"
+                " that is in progress without an end, and every retry is refused until the record expires.",
+                source=one.source,
+                resource=name_of(one.function),
+                property_path="register_lambda_context",
+                arithmetic=(f"it expires after {one.life_s:,} s" if one.life_s is not None else "it expires when its life ends",),
+                related=(_of_handler(handler, "does not register its context"),),
+                fix=Fix("Call config.register_lambda_context(context) first in the handler.", "unsafe"),
+            )
+        for race in handler.races:
+            yield Finding(
+                rule="DUP010",
+                severity="warning",
+                message=f"{name_of(race.function)} looks for a record and writes it later without a condition: of two deliveries"
+                " at the same time both find nothing, and both do the work.",
+                source=race.source,
+                resource=name_of(race.function),
+                property_path="ConditionExpression",
+                related=(Related(race.check, name_of(race.function), "finds nothing in both"),),
+                fix=Fix('Write it first, with ConditionExpression="attribute_not_exists(...)".', "unsafe"),
+                is_preview=True,
+            )
+
+
+def lock_ends_by_ttl(code: Code) -> Iterator[Finding]:
+    """DUP012, the part of application code."""
+    for lock in {one.source: one for handler in code.handlers for one in handler.locks}.values():
+        if lock.seconds > 6 * 3_600:
+            continue
+        yield Finding(
+            rule="DUP012",
+            severity="warning",
+            message=f"{name_of(lock.function)} ends a lock by its attribute {lock.attribute} after {lock.seconds:,} s. DynamoDB"
+            " deletes such items within days, and until then the lock is held.",
+            source=lock.source,
+            resource=name_of(lock.function),
+            property_path=lock.attribute,
+            arithmetic=(f"{lock.seconds:,} s as written, up to some days as deleted",),
+            fix=Fix(f"Compare the time in the condition: attribute_not_exists(...) OR {lock.attribute} < :now.", "unsafe"),
+            is_preview=True,
+        )
+
+
+def random_deduplication(code: Code) -> Iterator[Finding]:
+    """DUP013."""
+    for call in calls_in(one for one in code.handlers if not one.is_guarded):
+        given = call.arguments.get("MessageDeduplicationId")
+        if call.operation != "send_message" or given is None or not (found := sorted(given.origins & _EACH_DELIVERY)):
+            continue
+        yield Finding(
+            rule="DUP013",
+            severity="warning",
+            message=f"{name_of(call.function)} sends with a deduplication id that has {IN_WORDS[found[0]]} in it: when its own"
+            " message is delivered again, the queue takes the second send as a new message.",
+            source=given.source,
+            resource=name_of(call.function),
+            property_path="MessageDeduplicationId",
+            arithmetic=(f"{given.text}: another one in each delivery",),
+            fix=Fix("Make it from what the message is about.", "unsafe"),
+        )
+
+
+def content_that_changes(model: Model) -> Iterator[Finding]:
+    """DUP013, for queues that deduplicate by content."""
+    for mapping, handler in _mapped(model):
+        if handler.is_guarded:
+            continue
+        for call in handler.calls:
+            body = call.arguments.get("MessageBody")
+            queue = model.queue_of(call, mapping)
+            if call.operation != "send_message" or queue is None or body is None or not call.lacks("MessageDeduplicationId"):
+                continue
+            found = sorted(body.origins & {"time", "random", "request-id"})
+            if not found or queue.facts.attributes.get("ContentBasedDeduplication") != "true":
+                continue
+            yield Finding(
+                rule="DUP013",
+                severity="warning",
+                message=f"{queue.name} deduplicates by content, and {name_of(call.function)} sends a body that has"
+                f" {IN_WORDS[found[0]]} in it: a second send of the same work is a new message.",
+                source=body.source,
+                resource=name_of(call.function),
+                property_path="MessageBody",
+                related=(Related(queue.source, queue.name, "ContentBasedDeduplication"),),
+                fix=Fix("Give a MessageDeduplicationId made from what the message is about.", "unsafe"),
+            )
+
+
+def executions_without_name(code: Code) -> Iterator[Finding]:
+    """DUP014."""
+    for call in calls_in(one for one in code.handlers if not one.is_guarded):
+        if (call.service, call.operation) != ("stepfunctions", "start_execution"):
+            continue
+        name = call.arguments.get("name")
+        if name is None and call.lacks("name"):
+            yield _execution(call, None, "error", "without a name: each delivery of a message starts another one.")
+        elif name is not None and (found := sorted(name.origins & _EACH_DELIVERY)):
+            why = f"with a name that has {IN_WORDS[found[0]]} in it: each delivery of a message starts another one."
+            yield _execution(call, name, "error", why)
+        elif name is not None and "message-id" in name.origins:
+            why = "named by the message's id: a message that was sent twice, or redriven, starts another one."
+            yield _execution(call, name, "warning", why)
+
+
+def _execution(call: Call, name: Argument | None, severity: Severity, why: str) -> Finding:
+    return Finding(
+        rule="DUP014",
+        severity=severity,
+        message=f"{name_of(call.function)} starts an execution {why}",
+        source=call.source if name is None else name.source,
+        resource=name_of(call.function),
+        property_path="name",
+        arithmetic=("StartExecution with a name that ran in the last 90 days starts nothing",),
+        fix=Fix("Give a name made from what the message is about, of at most 80 characters.", "unsafe"),
+    )
+
+
+def durable_and_idempotent(code: Code) -> Iterator[Finding]:
+    """DUP016."""
+    for handler in code.handlers:
+        durable = handler.durable
+        if durable is None or durable.idempotent is None:
+            continue
+        if durable.is_outside:
+            severity: Severity = "error"
+            why = (
+                "is idempotent around its durable execution: when that is resumed, it finds its own record in progress and is"
+                " refused, and never ends."
+            )
+        elif durable.waits:
+            severity = "warning"
+            why = (
+                "is durable and waits, and its record in progress ends with the first invocation: a duplicate that comes later"
+                " starts a second execution."
+            )
+        else:
+            continue
+        yield Finding(
+            rule="DUP016",
+            severity=severity,
+            message=f"{handler.name} {why}",
+            source=durable.idempotent,
+            resource=handler.name,
+            property_path="idempotent",
+            related=(Related(durable.source, handler.name, "durable"),),
+            fix=Fix("Guard each step by what it is about instead, inside of it.", "unsafe"),
+        )
+
+
+def slow_invocations(model: Model) -> Iterator[Finding]:
+    """DUP018."""
+    for mapping, handler in _mapped(model):
+        for call in handler.calls:
+            kind = call.arguments.get("InvocationType")
+            if (call.service, call.operation) != ("lambda", "invoke") or not call.is_complete:
+                continue
+            if kind is not None and kind.constant != "RequestResponse":
+                continue
+            target = model.function_called(call, mapping)
+            timeout_s = None if target is None else target.timeout_s.value
+            if target is None or timeout_s is None or call.read_timeout_s is None or call.attempts is None:
+                continue
+            if call.attempts < 2 or call.read_timeout_s >= timeout_s:
+                continue
+            yield Finding(
+                rule="DUP018",
+                severity="warning",
+                message=f"{name_of(call.function)} waits {call.read_timeout_s:g} s for {target.name}, which may run for"
+                f" {timeout_s} s: the SDK gives up, and invokes it again while it runs.",
+                source=call.source,
+                resource=name_of(call.function),
+                property_path="read_timeout",
+                arithmetic=(
+                    f"read timeout {call.read_timeout_s:g} s < function timeout {timeout_s} s",
+                    f"up to {call.attempts} attempts of the SDK",
+                ),
+                related=(Related(target.timeout_s.source, target.name, f"Timeout: {timeout_s} s"),),
+                fix=Fix(
+                    f'Give the client Config(read_timeout={timeout_s + 5}, retries={{"total_max_attempts": 1}}),'
+                    " or invoke it asynchronously.",
+                    "unsafe",
+                ),
+            )

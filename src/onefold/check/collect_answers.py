@@ -1,0 +1,253 @@
+"""What a handler answers Lambda, and which failures it hides from it.
+
+Lambda takes a batch as done when the handler returns without `batchItemFailures`, and every message in it is deleted.
+Source: Lambda developer guide, "Implementing partial batch responses": what counts as success.
+Never here: rules. Invariant: `never` is said only of answers that are certainly without failed messages, and a failure is
+said to be hidden only if nothing is kept of it but a log line.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal
+
+from onefold.check.call_graph import CallGraph, Unit
+from onefold.check.code_facts import Swallowed
+from onefold.check.python_effects import Effects, is_pass
+from onefold.check.python_modules import FUNCTION, Module
+from onefold.check.python_values import Values, own_nodes
+
+FIELD: Final = "batchItemFailures"
+Answer = Literal["reports", "never", "unknown"]
+BATCH: Final = "aws_lambda_powertools.utilities.batch"
+_POWERTOOLS_ANSWERS: Final = frozenset({"process_partial_response", "async_process_partial_response"})
+# Decorators that return what the function returns.
+_TRANSPARENT: Final = (
+    *("aws_lambda_powertools.utilities.batch", "aws_lambda_powertools.utilities.data_classes.event_source"),
+    *("aws_lambda_powertools.utilities.idempotency", "aws_lambda_powertools.utilities.parser.event_parser"),
+    *("aws_lambda_powertools.tracing", "aws_lambda_powertools.logging", "aws_lambda_powertools.metrics"),
+    *("aws_lambda_powertools.utilities.typing", "aws_xray_sdk.core.xray_recorder", "datadog_lambda."),
+)
+_TRANSPARENT_METHODS: Final = frozenset(
+    {"inject_lambda_context", "capture_lambda_handler", "log_metrics", "capture", "capture_method", "capture_async"}
+)
+_BROAD: Final = frozenset({"builtins.Exception", "builtins.BaseException"})
+_DEPTH_MAX: Final = 6
+
+
+class Answers:
+    """Says what functions answer."""
+
+    def __init__(self, graph: CallGraph) -> None:
+        self._graph = graph
+        self._values = graph.values
+
+    def of(self, unit: Unit, depth: int = 0) -> Answer:
+        """Whether what a function returns may name failed messages."""
+        node = unit.node
+        if isinstance(node, ast.Module) or (isinstance(node, ast.AsyncFunctionDef) and not depth) or depth > _DEPTH_MAX:
+            return "unknown"
+        if not all(self._is_transparent(one, unit.module) for one in node.decorator_list):
+            return "unknown"
+        if any(isinstance(one, (ast.Yield, ast.YieldFrom)) for one in unit.nodes):
+            return "unknown"
+        returns = [one for one in unit.nodes if isinstance(one, ast.Return)]
+        answers = {self._value(one.value, unit, depth + 1) for one in returns}
+        if may_end(node.body):
+            answers.add("never")
+        return _together(answers)
+
+    def _is_transparent(self, decorator: ast.expr, module: Module) -> bool:
+        func = decorator.func if isinstance(decorator, ast.Call) else decorator
+        dotted = self._values.dotted(func, module)
+        is_method = isinstance(func, ast.Attribute) and func.attr in _TRANSPARENT_METHODS
+        return dotted.startswith(_TRANSPARENT) or is_method
+
+    def _value(self, node: ast.expr | None, unit: Unit, depth: int) -> Answer:
+        if depth > _DEPTH_MAX:
+            return "unknown"
+        match node:
+            case None | ast.Constant(value=None | bool() | int()):
+                return "never"
+            case ast.Dict():
+                return _of_dict(node)
+            case ast.Await():
+                return self._value(node.value, unit, depth)
+            case ast.IfExp():
+                return _together({self._value(one, unit, depth + 1) for one in (node.body, node.orelse)})
+            case ast.Call():
+                return self._call(node, unit, depth)
+            case ast.Name():
+                return self._name(node, unit, depth)
+            case _:
+                return "unknown"
+
+    def _call(self, node: ast.Call, unit: Unit, depth: int) -> Answer:
+        dotted = self._values.dotted(node.func, unit.module)
+        if dotted.startswith(BATCH):
+            return "reports" if dotted.rpartition(".")[2] in _POWERTOOLS_ANSWERS else "unknown"
+        if dotted == "asyncio.run" and node.args and isinstance(node.args[0], ast.Call):
+            return self._call(node.args[0], unit, depth + 1)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "response":
+            made = self._values.class_of(node.func.value, unit.module)
+            return "reports" if made.startswith(BATCH) else "unknown"
+        callee = self._graph.unit(node.func, unit.module)
+        return "unknown" if callee is None else self.of(callee, depth + 1)
+
+    def _name(self, node: ast.Name, unit: Unit, depth: int) -> Answer:
+        found = unit.module.scope_of(node).find(node.id)
+        if found is None or found[0].node is not unit.node:
+            return "unknown"
+        answers: set[Answer] = set()
+        for one in found[1]:
+            is_value = one.how == "value" and not one.path and isinstance(one.node, ast.expr)
+            answers.add(self._value(one.node, unit, depth + 1) if is_value and isinstance(one.node, ast.expr) else "unknown")
+        for stored in unit.nodes:
+            is_item = isinstance(stored, ast.Subscript) and isinstance(stored.ctx, ast.Store)
+            if is_item and isinstance(stored.value, ast.Name) and stored.value.id == node.id:
+                key = stored.slice
+                answers.add("reports" if isinstance(key, ast.Constant) and key.value == FIELD else "unknown")
+        answer = _together(answers)
+        if answer == "never" and self._is_used_otherwise(node, unit):
+            return "unknown"
+        return answer
+
+    def _is_used_otherwise(self, name: ast.Name, unit: Unit) -> bool:
+        """Whether something else is done with a name than to return it: then it may have been changed."""
+        for one in unit.nodes:
+            if isinstance(one, ast.Name) and one.id == name.id and isinstance(one.ctx, ast.Load):
+                if not isinstance(unit.module.parents.get(one), ast.Return):
+                    return True
+        return False
+
+    def is_powertools(self, reach: Iterable[Unit]) -> bool:
+        """Whether a batch processor of Powertools is used, which raises when every message of a batch has failed."""
+        for unit in reach:
+            for node in unit.nodes:
+                if isinstance(node, (ast.Name, ast.Attribute)) and self._values.dotted(node, unit.module).startswith(BATCH):
+                    return True
+        return False
+
+
+def _of_dict(node: ast.Dict) -> Answer:
+    for key, value in zip(node.keys, node.values, strict=True):
+        if not isinstance(key, ast.Constant):
+            return "unknown"
+        if key.value == FIELD:
+            return "never" if isinstance(value, (ast.List, ast.Tuple)) and not value.elts else "reports"
+    return "never"
+
+
+def _together(answers: set[Answer]) -> Answer:
+    """`reports` if one does; else `never` only if all do."""
+    if "reports" in answers:
+        return "reports"
+    return "never" if answers == {"never"} else "unknown"
+
+
+def may_end(body: Sequence[ast.stmt]) -> bool:
+    """Whether control may come to the end of some statements without a return or raise."""
+    if not body:
+        return True
+    match body[-1]:
+        case ast.Return() | ast.Raise() | ast.Continue() | ast.Break():
+            return False
+        case ast.If(body=inner, orelse=orelse):
+            return may_end(inner) or may_end(orelse)
+        case ast.With(body=inner) | ast.AsyncWith(body=inner):
+            return may_end(inner)
+        case ast.Try(body=inner, handlers=handlers, orelse=orelse, finalbody=finalbody):
+            if finalbody and not may_end(finalbody):
+                return False
+            return may_end([*inner, *orelse]) or any(may_end(one.body) for one in handlers)
+        case ast.While(test=ast.Constant(value=True)) as loop:
+            return any(isinstance(one, ast.Break) for one in own_nodes(loop))
+        case ast.Match(cases=cases):
+            is_whole = any(isinstance(one.pattern, ast.MatchAs) and one.pattern.pattern is None for one in cases)
+            return not is_whole or any(may_end(one.body) for one in cases)
+        case _:
+            return True
+
+
+# -- failures that are hidden ------------------------------------------------------------------------------------------------
+
+
+class Swallowing:
+    """Finds what hides the failure of a message or batch."""
+
+    def __init__(self, graph: CallGraph) -> None:
+        self._graph = graph
+        self._values = graph.values
+        self._effects = Effects(graph.values)
+
+    def of(self, handler: Unit) -> Iterator[Swallowed]:
+        """In a handler that never reports failed messages: around all of its loop, around one message, or in what that calls."""
+        if isinstance(handler.node, ast.Module):
+            return
+        for loop in handler.nodes:
+            if isinstance(loop, ast.For) and self._values.of(loop.iter, handler.module).kind in {"records", "pairs"}:
+                tried = self._only_try(loop.body, handler)
+                inner = handler if tried is not None else self._called_alone(loop.body, handler)
+                if tried is None and inner is not None and isinstance(inner.node, FUNCTION):
+                    tried = self._only_try(inner.node.body, inner)
+                if tried is not None and inner is not None:
+                    yield from self._hidden(tried, {inner, handler}, inner, is_batch=False)
+        tried = self._only_try(handler.node.body, handler)
+        if tried is not None:
+            yield from self._hidden(tried, {handler}, handler, is_batch=True)
+
+    def _only_try(self, body: Sequence[ast.stmt], unit: Unit) -> ast.Try | None:
+        """The try statement that does all that some statements do."""
+        acting = [one for one in body if not is_pass(one) and self._acts(one, unit)]
+        return acting[0] if len(acting) == 1 and isinstance(acting[0], ast.Try) else None
+
+    def _acts(self, statement: ast.stmt, unit: Unit) -> bool:
+        return not isinstance(statement, FUNCTION) and self._effects.acts(statement, unit.module) is not None
+
+    def _called_alone(self, body: Sequence[ast.stmt], unit: Unit) -> Unit | None:
+        """The function that is called with each message, when nothing else is done and its result is not used."""
+        acting = [one for one in body if not is_pass(one) and self._acts(one, unit)]
+        if len(acting) != 1 or not isinstance(acting[0], ast.Expr) or not isinstance(acting[0].value, ast.Call):
+            return None
+        return self._graph.unit(acting[0].value.func, unit.module)
+
+    def _hidden(self, tried: ast.Try, units: set[Unit], unit: Unit, *, is_batch: bool) -> Iterator[Swallowed]:
+        inside = {id(one) for statement in tried.body for one in ast.walk(statement)}
+        for one in units:
+            if any(isinstance(node, ast.Raise) and id(node) not in inside for node in one.nodes):
+                return
+        if tried.orelse and any(self._acts(one, unit) for one in tried.orelse):
+            return
+        if not all(self._only_says(one, unit) for one in tried.handlers) or not tried.handlers:
+            return
+        if any(self._effects.acts(one, unit.module) is not None for one in tried.finalbody):
+            return
+        if all(self._effects.acts(one, unit.module) is None for one in tried.body):
+            return
+        for handler in tried.handlers:
+            if is_broad(handler, unit.module, self._values):
+                yield Swallowed(source=unit.module.source(handler), function=unit.id, is_batch=is_batch)
+
+    def _only_says(self, handler: ast.ExceptHandler, unit: Unit) -> bool:
+        """Whether an `except` does nothing but log, measure and go on."""
+        for one in handler.body:
+            match one:
+                case ast.Pass() | ast.Continue():
+                    continue
+                case ast.Expr() if self._effects.acts(one, unit.module) is None:
+                    continue
+                case ast.Return(value=value) if value is None or self._effects.acts(value, unit.module) is None:
+                    if value is None or isinstance(value, (ast.Constant, ast.Dict)):
+                        continue
+                    return False
+                case _:
+                    return False
+        return True
+
+
+def is_broad(handler: ast.ExceptHandler, module: Module, values: Values) -> bool:
+    """Whether an `except` catches whatever goes wrong."""
+    named = handler.type
+    types = named.elts if isinstance(named, ast.Tuple) else [named]
+    return any(one is None or values.dotted(one, module) in _BROAD for one in types)

@@ -1,0 +1,150 @@
+"""Calls of AWS in a Python file: through clients and resources of boto3, or by arguments that only that call has.
+
+Sources: boto3, names of operations and arguments; botocore `Config`: read_timeout 60 s, retries "legacy" with 5 attempts
+(lambda, SQS and Step Functions; DynamoDB 10), `max_attempts` counts retries, `total_max_attempts` the first call too.
+Never here: rules. Invariant: a call whose service is not certain is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from onefold.check.call_graph import Unit
+from onefold.check.code_facts import Argument, Call
+from onefold.check.python_modules import Module
+from onefold.check.python_values import Value, Values
+
+READ_TIMEOUT_S: Final = 60.0
+ATTEMPTS: Final = 5
+# What only these operations take, for a client of which nothing is known: a parameter, an attribute of an unread class.
+_BY_ARGUMENT: Final = {
+    "send_message": ("sqs", ("QueueUrl", "MessageBody")),
+    "send_message_batch": ("sqs", ("QueueUrl", "Entries")),
+    "receive_message": ("sqs", ("QueueUrl",)),
+    "delete_message": ("sqs", ("ReceiptHandle",)),
+    "delete_message_batch": ("sqs", ("QueueUrl", "Entries")),
+    "change_message_visibility": ("sqs", ("ReceiptHandle", "VisibilityTimeout")),
+    "change_message_visibility_batch": ("sqs", ("QueueUrl", "Entries")),
+    "start_execution": ("stepfunctions", ("stateMachineArn",)),
+    "put_item": ("dynamodb", ("Item",)),
+    "update_item": ("dynamodb", ("Key", "UpdateExpression")),
+    "delete_item": ("dynamodb", ("Key",)),
+    "get_item": ("dynamodb", ("Key",)),
+    "transact_write_items": ("dynamodb", ("TransactItems",)),
+    "invoke": ("lambda", ("FunctionName",)),
+}
+_OF_QUEUES: Final = {
+    "send_message": "send_message",
+    "send_messages": "send_message_batch",
+    "receive_messages": "receive_message",
+    "delete_messages": "delete_message_batch",
+    "change_message_visibility_batch": "change_message_visibility_batch",
+}
+_OF_MESSAGES: Final = {"delete": "delete_message", "change_visibility": "change_message_visibility"}
+
+
+def calls_of(unit: Unit, values: Values) -> Iterator[Call]:
+    """The calls of AWS that a unit makes."""
+    for node in unit.calls():
+        found = operation_of(node, unit.module, values)
+        if found is not None:
+            yield _call(node, *found, unit, values)
+
+
+def operation_of(node: ast.Call, module: Module, values: Values) -> tuple[str, str, Value] | None:
+    """Service, operation, and what the call is made on; None for a call that is not known to be one of AWS."""
+    if not isinstance(node.func, ast.Attribute):
+        return None
+    base, name = values.of(node.func.value, module), node.func.attr
+    match base.kind:
+        case "client":
+            return str(base.of), name, base
+        case "table":
+            return "dynamodb", name, base
+        case "queue":
+            return ("sqs", _OF_QUEUES[name], base) if name in _OF_QUEUES else None
+        case "message" if base.of == "resource":
+            return ("sqs", _OF_MESSAGES[name], base) if name in _OF_MESSAGES else None
+        case "unknown" | "instance" if name in _BY_ARGUMENT:
+            service, needed = _BY_ARGUMENT[name]
+            given = {one.arg for one in node.keywords}
+            return (service, name, base) if given.issuperset(needed) else None
+        case _:
+            return None
+
+
+def argument_of(node: ast.expr, module: Module, values: Values) -> Argument:
+    """What is known of an argument."""
+    value = values.of(node, module)
+    constant = value.of if value.kind == "constant" else None
+    return Argument(module.text_of(node), module.source(node), constant, value.origins, value.variable)
+
+
+def given(node: ast.Call, name: str) -> ast.expr | None:
+    """The expression of a keyword argument."""
+    return next((one.value for one in node.keywords if one.arg == name), None)
+
+
+def _call(node: ast.Call, service: str, operation: str, base: Value, unit: Unit, values: Values) -> Call:
+    module = unit.module
+    arguments = {one.arg: argument_of(one.value, module, values) for one in node.keywords if one.arg is not None}
+    is_complete = not node.args and all(one.arg is not None for one in node.keywords)
+    if base.kind == "queue" and isinstance(base.of, Value) and "QueueUrl" not in arguments:
+        constant = base.of.of if base.of.kind == "constant" else None
+        arguments["QueueUrl"] = Argument("", module.source(node), constant, base.of.origins, base.of.variable)
+    timeout, attempts = _config(base, values, service)
+    return Call(
+        service=service,
+        operation=operation,
+        source=module.source(node),
+        function=unit.id,
+        arguments=arguments,
+        is_complete=is_complete,
+        read_timeout_s=timeout,
+        attempts=attempts,
+    )
+
+
+def _config(base: Value, values: Values, service: str) -> tuple[float | None, int | None]:
+    """Read timeout and attempts of the client."""
+    if base.call is None or base.module is None:
+        return None, None
+    if any(one.arg is None for one in base.call.keywords):
+        return None, None
+    written = given(base.call, "config")
+    if written is None:
+        return READ_TIMEOUT_S, None if service == "dynamodb" else ATTEMPTS
+    config = values.of(written, base.module)
+    if config.kind != "instance" or config.of not in {"botocore.config.Config", "botocore.client.Config"} or config.call is None:
+        return None, None
+    timeout = given(config.call, "read_timeout")
+    seconds = READ_TIMEOUT_S if timeout is None else values.of(timeout, base.module).of
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    return float(seconds) if is_number else None, _attempts(given(config.call, "retries"), base.module, values)
+
+
+def _attempts(written: ast.expr | None, module: Module, values: Values) -> int | None:
+    if written is None:
+        return ATTEMPTS
+    if not isinstance(written, ast.Dict):
+        return None
+    found = {}
+    for key, value in zip(written.keys, written.values, strict=True):
+        if not isinstance(key, ast.Constant):
+            return None
+        found[key.value] = values.of(value, module).of
+    if isinstance(total := found.get("total_max_attempts"), int):
+        return total
+    if isinstance(more := found.get("max_attempts"), int):
+        return more + 1
+    return None if {"total_max_attempts", "max_attempts"} & found.keys() else 3 if "mode" in found else ATTEMPTS
+
+
+def entries_of(node: ast.Call, name: str) -> list[ast.Dict]:
+    """The dictionaries that are written out in a list argument, or in a comprehension that makes one."""
+    written = given(node, name)
+    if isinstance(written, ast.ListComp):
+        return [written.elt] if isinstance(written.elt, ast.Dict) else []
+    return [one for one in written.elts if isinstance(one, ast.Dict)] if isinstance(written, ast.List) else []

@@ -1,0 +1,335 @@
+"""Python files as facts: the handlers of queues among their functions, and what each does until a message is done.
+
+A function is a handler of a queue if a template says so, or if its own code does: it takes (event, context) and reads from
+the event's records what only messages of SQS have, or gives them to a batch processor of Powertools for SQS.
+Never here: rules, and running code. Invariants: broken files are listed and the others read; what cannot be told is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from onefold.check.call_graph import CallGraph, Unit
+from onefold.check.code_facts import Call, Code, Countdown, Durable, Handler, Timeout
+from onefold.check.collect_answers import BATCH, Answers, Swallowing
+from onefold.check.collect_calls import calls_of, given
+from onefold.check.collect_keys import Keys
+from onefold.check.collect_work import Work
+from onefold.check.findings import Source
+from onefold.check.python_modules import FUNCTION, Module, Modules
+from onefold.check.python_values import Roles, Value, Values
+from onefold.errors import OnefoldError
+
+_CONTEXT: Final = re.compile(r"^_*(?:lambda_?|aws_?)?(?:context|ctx)$|^_+$")
+_OF_SQS: Final = frozenset(
+    {"body", "messageId", "receiptHandle", "messageAttributes", "message_id", "receipt_handle", "json_body", "message_attributes"}
+)
+_OF_OTHERS: Final = frozenset(
+    {"Sns", "sns", "s3", "kinesis", "dynamodb", "cf", "ses", "eventSource", "event_source", "EventSource", "codecommit"}
+)
+_GUARDS: Final = re.compile(r"idempot|dedup|duplicat|already|seen|processed|claim|lock|once|exactly|unique|inbox", re.IGNORECASE)
+_DURABLE: Final = "aws_durable_execution_sdk_python"
+_UNITS_OF_TIME: Final = {"from_seconds": 1, "from_minutes": 60, "from_hours": 3_600, "from_days": 86_400}
+
+
+class Entry(Struct, frozen=True):
+    """A function that a template gives messages of a queue to: the file, the folder of its code, the function's name."""
+
+    file: Path
+    root: Path
+    function: str
+
+
+class Collected(Struct, frozen=True, kw_only=True):
+    """What was read. `of_entries`: the handler of each entry that was found. `broken`: files that could not be read, with why."""
+
+    code: Code
+    of_entries: Mapping[Entry, Handler]
+    broken: Mapping[str, OnefoldError]
+
+
+def collect_python(files: Iterable[tuple[Path, Path]], entries: Sequence[Entry] = ()) -> Collected:
+    """The facts of Python files.
+
+    Args:
+        files: each with the folder above which none of its imports is followed.
+        entries: functions that are known to be handlers of queues.
+    """
+    modules = Modules()
+    broken: dict[str, OnefoldError] = {}
+    for path, root in (*files, *((one.file, one.root) for one in entries)):
+        try:
+            modules.read(path, root)
+        except OnefoldError as error:
+            broken[str(path)] = error
+    return _Collection(modules, entries).collected(broken)
+
+
+class _Collection:
+    def __init__(self, modules: Modules, entries: Sequence[Entry]) -> None:
+        values = self._values = Values(modules)
+        _follow_imports(modules)
+        self._modules = modules
+        self._graph = CallGraph(modules.all(), values)
+        self._keys = Keys(values)
+        self._work = Work(self._graph, self._keys)
+        self._answers = Answers(self._graph)
+        self._swallowing = Swallowing(self._graph)
+        self._entries = {one: unit for one in entries if (unit := self._entry(one)) is not None}
+
+    def collected(self, broken: dict[str, OnefoldError]) -> Collected:
+        candidates = {**dict.fromkeys(self._candidates(), False), **dict.fromkeys(self._entries.values(), True)}
+        initial: Roles = {}
+        for unit in candidates:
+            for name, value in zip(unit.parameters[:2], (Value("event"), Value("context")), strict=False):
+                initial[unit.node, name] = value
+        self._graph.spread(initial, list(self._handed()))
+        handlers = {
+            unit: self._handler(unit) for unit, is_known in candidates.items() if is_known or self._is_of_sqs(unit)
+        }
+        units = list(self._graph.units.values())
+        calls = {one.position: one for unit in units for one in calls_of(unit, self._values)}
+        inside = {one.source for handler in handlers.values() for one in handler.keys}
+        code = Code(
+            texts={one.file: one.text for one in self._modules.all()},
+            handlers=tuple(sorted(handlers.values(), key=lambda one: (one.file, one.source.start_line))),
+            calls=tuple(calls.values()),
+            keys=tuple(one for unit in units for one in self._keys.of_onefold(unit) if one.source not in inside),
+            deletions=tuple(one for unit in units for one in self._work.deletions(unit)),
+            countdowns=tuple(one for unit in units for one in self._countdowns(unit)),
+            timeouts=tuple(one for unit in units for one in self._timeouts(unit)),
+            extends=any(one.operation.startswith("change_message_visibility") for one in calls.values()),
+        )
+        found = {entry: handlers[unit] for entry, unit in self._entries.items()}
+        return Collected(code=code, of_entries=found, broken={**broken, **self._modules.unread})
+
+    # -- which functions are handlers ----------------------------------------------------------------------------------------
+
+    def _entry(self, entry: Entry) -> Unit | None:
+        try:
+            module = self._modules.read(entry.file, entry.root)
+        except OnefoldError:
+            return None
+        value = self._values.named(entry.function, module.top, 0)
+        return self._graph.units.get(value.of) if value.kind == "function" else None
+
+    def _candidates(self) -> Iterator[Unit]:
+        """Functions of two parameters of which the second is a context, at the top level, that mention records."""
+        for unit in self._graph.units.values():
+            if isinstance(unit.node, ast.Module) or "." in unit.name or not 2 <= len(unit.parameters) <= 3:
+                continue
+            second = [*unit.node.args.posonlyargs, *unit.node.args.args][1]
+            annotation = ast.unparse(second.annotation) if second.annotation is not None else ""
+            if _CONTEXT.match(second.arg) or annotation.endswith(("LambdaContext", "DurableContext")):
+                yield unit
+
+    def _is_of_sqs(self, unit: Unit) -> bool:
+        """Whether the code itself says that a handler's records are messages of SQS, and of nothing else."""
+        read: set[str] = set()
+        is_processor = self._is_given_to_processor(unit)
+        for one in self._graph.reach(unit):
+            read |= self._read_of_records(one)
+        return not read & _OF_OTHERS and (bool(read & _OF_SQS) or is_processor)
+
+    def _read_of_records(self, unit: Unit) -> set[str]:
+        """What a unit reads of records."""
+        found = set()
+        for node in unit.nodes:
+            name, base = None, None
+            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+                name, base = node.slice.value, node.value
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+                name, base = getattr(node.args[0], "value", None), node.func.value
+            elif isinstance(node, ast.Attribute):
+                name, base = node.attr, node.value
+            if isinstance(name, str) and base is not None and self._values.of(base, unit.module).kind == "record":
+                found.add(name)
+        return found
+
+    def _is_given_to_processor(self, unit: Unit) -> bool:
+        return any(
+            self._is_of_queues(given(node, "processor"), one.module)
+            for one in self._graph.reach(unit)
+            for node in (*one.calls(), *getattr(one.node, "decorator_list", ()))
+            if isinstance(node, ast.Call) and self._values.dotted(node.func, one.module).startswith(BATCH)
+        )
+
+    def _is_of_queues(self, processor: ast.expr | None, module: Module) -> bool:
+        """Whether a processor of Powertools is for SQS, and gives records as they are."""
+        value = self._values.of(processor, module)
+        if value.kind != "instance" or not str(value.of).startswith(BATCH) or value.call is None or value.module is None:
+            return False
+        if given(value.call, "model") is not None:
+            return False
+        if str(value.of).endswith(".SqsFifoPartialProcessor"):
+            return True
+        kind = given(value.call, "event_type") or (value.call.args[0] if value.call.args else None)
+        return self._values.dotted(kind, value.module).endswith("EventType.SQS")
+
+    def _handed(self) -> Iterator[tuple[Unit, int, Value]]:
+        """Functions that a batch processor of Powertools gives records to."""
+        for unit in self._graph.units.values():
+            decorators = () if isinstance(unit.node, ast.Module) else unit.node.decorator_list
+            for node in (*unit.calls(), *(one for one in decorators if isinstance(one, ast.Call))):
+                is_batch = self._values.dotted(node.func, unit.module).startswith(BATCH)
+                is_used = self._values.class_of(node.func, unit.module).startswith(BATCH)
+                written = given(node, "record_handler" if is_batch else "handler")
+                processor = given(node, "processor") if is_batch else node.func
+                if (is_batch or is_used) and written is not None and self._is_of_queues(processor, unit.module):
+                    called = self._graph.unit(written, unit.module)
+                    if called is not None:
+                        yield called, 0, Value("record")
+
+    # -- what each does ------------------------------------------------------------------------------------------------------
+
+    def _handler(self, unit: Unit) -> Handler:
+        reach = self._graph.reach(unit)
+        answer = self._answers.of(unit)
+        idempotency = tuple(found for one in reach for found in self._keys.idempotency(one))
+        return Handler(
+            name=unit.name,
+            file=unit.module.file,
+            source=unit.module.source(unit.node),
+            answer=answer,
+            is_powertools=self._answers.is_powertools(reach),
+            functions=frozenset(one.id for one in reach),
+            is_guarded=bool(idempotency) or any(_may_guard(one) for one in reach),
+            registers_context=self._registers_context(),
+            swallowed=tuple(self._swallowing.of(unit)) if answer == "never" else (),
+            calls=tuple(call for one in reach for call in calls_of(one, self._values)),
+            keys=tuple(key for one in reach for key in self._all_keys(one, unit)),
+            idempotency=idempotency,
+            claims=tuple(self._work.claims(reach)),
+            locks=tuple(lock for one in reach for lock in self._keys.locks(one)),
+            races=tuple(race for one in reach for race in self._work.races(one)),
+            durable=self._durable(unit, reach),
+        )
+
+    def _all_keys(self, unit: Unit, handler: Unit) -> Iterator[object]:
+        yield from self._keys.of_powertools(unit, handler)
+        yield from self._keys.of_writes(unit)
+        yield from self._keys.of_partners(unit)
+        yield from self._keys.of_onefold(unit)
+
+    def _registers_context(self) -> bool:
+        return any("register_lambda_context" in one.text for one in self._modules.all())
+
+    def _durable(self, unit: Unit, reach: Sequence[Unit]) -> Durable | None:
+        if isinstance(unit.node, ast.Module):
+            return None
+        decorators = unit.node.decorator_list
+        names = [
+            self._values.dotted(one.func if isinstance(one, ast.Call) else one, unit.module) for one in decorators
+        ]
+        durable = [number for number, one in enumerate(names) if one.startswith(_DURABLE) and one.endswith(".durable_execution")]
+        if not durable:
+            return None
+        found = [number for number, one in enumerate(names) if one.endswith("idempotency.idempotent")]
+        return Durable(
+            source=unit.module.source(decorators[durable[0]]),
+            idempotent=unit.module.source(decorators[found[0]]) if found else None,
+            is_outside=bool(found) and found[0] < durable[0],
+            waits=tuple(wait for one in reach for wait in self._waits(one)),
+        )
+
+    def _waits(self, unit: Unit) -> Iterator[tuple[Source, str, int | None]]:
+        for node in unit.calls():
+            func = node.func
+            is_of_context = isinstance(func, ast.Attribute) and func.attr in {"wait", "wait_for_callback"}
+            if not is_of_context or not isinstance(func, ast.Attribute):
+                continue
+            base = self._values.of(func.value, unit.module).kind
+            is_named = isinstance(func.value, ast.Name) and _CONTEXT.match(func.value.id) is not None
+            if base != "context" and not is_named:
+                continue
+            if func.attr == "wait":
+                written = given(node, "duration") or (node.args[0] if node.args else None)
+                seconds = self._seconds(written, unit.module)
+                if seconds is not None:
+                    yield unit.module.source(node), "wait", seconds
+            else:
+                config = self._values.of(given(node, "config"), unit.module)
+                written = given(config.call, "timeout") if config.call is not None else None
+                where = config.module if config.module is not None else unit.module
+                seconds = self._seconds(written, where)
+                if given(node, "config") is None or seconds is not None:
+                    yield unit.module.source(node), "wait_for_callback", seconds
+
+    def _seconds(self, node: ast.expr | None, module: Module) -> int | None:
+        """Seconds of `Duration.from_hours(2)` or `Duration(seconds=7200)`."""
+        node = self._values.literal(node, module)
+        if not isinstance(node, ast.Call):
+            return None
+        name = self._values.dotted(node.func, module).rpartition(".")[2]
+        written = node.args[0] if node.args else given(node, "seconds") or given(node, "value")
+        number = self._values.of(written, module).of
+        if not isinstance(number, (int, float)) or isinstance(number, bool):
+            return None
+        factor = 1 if name == "Duration" else _UNITS_OF_TIME.get(name)
+        return None if factor is None else int(number * factor)
+
+    # -- Celery --------------------------------------------------------------------------------------------------------------
+
+    def _countdowns(self, unit: Unit) -> Iterator[Countdown]:
+        for node in unit.calls():
+            if isinstance(node.func, ast.Attribute) and node.func.attr in {"apply_async", "signature", "retry", "set"}:
+                seconds = self._values.of(given(node, "countdown"), unit.module).of
+                if isinstance(seconds, int) and not isinstance(seconds, bool):
+                    yield Countdown(source=unit.module.source(node), function=unit.id, seconds=seconds)
+
+    def _timeouts(self, unit: Unit) -> Iterator[Timeout]:
+        for node in unit.nodes:
+            if isinstance(node, ast.Dict) and self._is_of_transport(node, unit.module):
+                for key, value in zip(node.keys, node.values, strict=True):
+                    seconds = self._values.of(value, unit.module).of
+                    if isinstance(key, ast.Constant) and key.value == "visibility_timeout" and isinstance(seconds, int):
+                        yield Timeout(source=unit.module.source(value), seconds=seconds)
+
+    def _is_of_transport(self, node: ast.Dict, module: Module) -> bool:
+        """Whether a dictionary is Celery's `broker_transport_options`."""
+        outer = module.parents.get(node)
+        if isinstance(outer, ast.keyword):
+            return outer.arg == "broker_transport_options"
+        targets = outer.targets if isinstance(outer, ast.Assign) else []
+        names = {one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in targets}
+        return bool({one.lower() for one in names} & {"broker_transport_options", "celery_broker_transport_options"})
+
+
+def _follow_imports(modules: Modules) -> None:
+    """Read the local files that the files import, and those that these import."""
+    seen: set[Path] = set()
+    while waiting := [one for one in modules.all() if one.path not in seen]:
+        for module in waiting:
+            seen.add(module.path)
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.ImportFrom):
+                    modules.imported(module, node.module or "", node.level)
+                    for one in node.names:
+                        modules.imported(module, f"{node.module or ''}.{one.name}".lstrip("."), node.level)
+                elif isinstance(node, ast.Import):
+                    for one in node.names:
+                        modules.imported(module, one.name, 0)
+
+
+def _may_guard(unit: Unit) -> bool:
+    """Whether something in a unit is called as what keeps work from being done twice, or is a conditional write."""
+    for node in unit.nodes:
+        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        if isinstance(node, ast.keyword) and node.arg in {"ConditionExpression", "nx"}:
+            return True
+        if isinstance(node, FUNCTION):
+            name = node.name
+        if name and _GUARDS.search(name):
+            return True
+    return _GUARDS.search(unit.name.rpartition(".")[2]) is not None
+
+
+def calls_in(handlers: Iterable[Handler]) -> list[Call]:
+    """The calls of several handlers, each once."""
+    return list({one.position: one for handler in handlers for one in handler.calls}.values())

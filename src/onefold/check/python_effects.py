@@ -1,0 +1,118 @@
+"""Whether code does something that can fail or matter, or only looks: logs, measures, converts.
+
+A call that is not known to be one of these does something. Logging, metrics and traces do not count: a message is not kept
+by a log line.
+Never here: rules. Invariant: in doubt, it does something.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Final
+
+from onefold.check.python_modules import FUNCTION, Module
+from onefold.check.python_values import Values
+
+_DEPTH_MAX: Final = 4
+_BUILTINS: Final = frozenset(
+    {
+        *("abs", "all", "any", "bool", "bytes", "dict", "enumerate", "filter", "float", "format", "frozenset", "getattr"),
+        *("hasattr", "hash", "id", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "min", "next"),
+        *("print", "range", "repr", "reversed", "round", "set", "sorted", "str", "sum", "super", "tuple", "type", "vars", "zip"),
+        *("Exception", "ValueError", "KeyError", "TypeError", "RuntimeError"),
+    }
+)
+_LIBRARIES: Final = (
+    *("base64.", "collections.", "copy.", "dataclasses.", "datetime.", "decimal.", "functools.", "hashlib.", "html."),
+    *("itertools.", "json.", "logging.", "math.", "operator.", "orjson.", "os.environ", "os.getenv", "re.", "string."),
+    *("structlog.", "sys.exc_info", "textwrap.", "time.monotonic", "time.perf_counter", "time.time", "traceback."),
+    *("typing.", "urllib.parse.", "uuid.", "warnings.", "zlib.", "loguru."),
+    *("aws_lambda_powertools.Logger", "aws_lambda_powertools.Metrics", "aws_lambda_powertools.Tracer"),
+    *("aws_lambda_powertools.logging", "aws_lambda_powertools.metrics", "aws_lambda_powertools.tracing"),
+    *("aws_lambda_powertools.utilities.data_classes", "aws_lambda_powertools.utilities.parser", "aws_xray_sdk."),
+    *("ddtrace.", "newrelic.", "opentelemetry.", "rollbar.", "sentry_sdk."),
+)
+_CONVERSIONS: Final = frozenset(
+    {
+        *("capitalize", "casefold", "copy", "count", "date", "decode", "encode", "endswith", "find", "format", "get", "hex"),
+        *("hexdigest", "isoformat", "items", "join", "keys", "lower", "lstrip", "model_dump", "partition", "replace"),
+        *("rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strftime", "strip", "timestamp", "title"),
+        *("total_seconds", "upper", "values"),
+    }
+)
+_COLLECTING: Final = frozenset({"add", "append", "clear", "discard", "extend", "insert", "pop", "setdefault", "update"})
+_WATCHERS: Final = ("log", "metric", "tracer", "trace", "span", "statsd", "sentry", "xray", "rollbar", "bugsnag")
+
+
+class Effects:
+    """Says what does something. `collects`: adding to a list or dictionary does something too."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+
+    def acts(self, node: ast.AST, module: Module, depth: int = 0) -> ast.Call | None:
+        """The first call below a node that does something; None where there is none."""
+        calls = [one for one in _below(node) if isinstance(one, ast.Call)]
+        for one in sorted(calls, key=lambda each: (each.lineno, each.col_offset)):
+            if not self.only_looks(one, module, depth):
+                return one
+        return None
+
+    def only_looks(self, call: ast.Call, module: Module, depth: int = 0) -> bool:
+        """Whether a call logs, measures or converts, and does nothing else."""
+        func = call.func
+        dotted = self._values.dotted(func, module)
+        if dotted.startswith("builtins."):
+            return dotted.removeprefix("builtins.") in _BUILTINS
+        if dotted:
+            return dotted.startswith(_LIBRARIES)
+        found = self._values.function(func, module)
+        if found is not None:
+            inner, of = found
+            if depth >= _DEPTH_MAX or (isinstance(inner, FUNCTION) and self._raises(inner)):
+                return False
+            body = inner.body if isinstance(inner, FUNCTION) else [inner.body]
+            return all(self.acts(one, of, depth + 1) is None for one in body)
+        if not isinstance(func, ast.Attribute):
+            return self._values.of(func, module).kind == "class"
+        base = self._values.of(func.value, module)
+        if base.kind in {"client", "resource", "table", "queue", "message", "messages", "session"}:
+            return False
+        if isinstance(base.of, str) and base.kind == "instance" and base.of.startswith(_LIBRARIES):
+            return True
+        return func.attr in _CONVERSIONS or self.watches(call)
+
+    def watches(self, call: ast.Call) -> bool:
+        """Whether a call is on something that is called a logger, metrics, a tracer or the like."""
+        func = call.func
+        if not isinstance(func, ast.Attribute):
+            return False
+        written = ast.unparse(func.value).lower().rpartition(".")[2] if not isinstance(func.value, ast.Call) else ""
+        return any(one in written for one in _WATCHERS)
+
+    def collects(self, call: ast.Call, module: Module) -> bool:
+        """Whether a call only adds something to a list, set or dictionary of the program."""
+        func = call.func
+        return isinstance(func, ast.Attribute) and func.attr in _COLLECTING and self._values.of(func.value, module).kind not in {
+            "client", "resource", "table", "queue", "instance", "external",
+        }  # fmt: skip
+
+    def _raises(self, function: ast.AST) -> bool:
+        return any(isinstance(one, ast.Raise) for one in _below(function))
+
+
+def _below(node: ast.AST) -> list[ast.AST]:
+    """A node and what is in it, without the bodies of functions and classes that are only defined there."""
+    found, waiting = [], [node]
+    while waiting:
+        one = waiting.pop()
+        found.append(one)
+        if one is node or not isinstance(one, (*FUNCTION, ast.ClassDef, ast.Lambda)):
+            waiting += ast.iter_child_nodes(one)
+    return found
+
+
+def is_pass(statement: ast.stmt) -> bool:
+    """Whether a statement says nothing: a docstring, `pass`, `...`, an import."""
+    is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return is_text or isinstance(statement, (ast.Pass, ast.Import, ast.ImportFrom))

@@ -1,0 +1,425 @@
+"""Python files as modules: read and parsed with bounds, their scopes and names, and the imports between them.
+
+No code of the user is run. Imports are followed to files beside the importing one, or in a folder above it up to the root
+that was given; whatever is Python's own, a package of an extra that rules know, or was installed beside the code
+(`*.dist-info`) stays a dotted name.
+Never here: what an expression stands for (python_values.py), rules. Invariants: a file that cannot be parsed is an error with
+file and line; sizes and counts are bounded.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from onefold.check.findings import Source
+from onefold.errors import NotFoundError, StorageError, UsageError
+
+FILE_BYTES_MAX: Final = 1_048_576  # ours; what is larger was generated
+FILES_MAX: Final = 5_000  # ours, with the files that imports lead to
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+COMPREHENSION = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+ScopeNode = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.expr
+
+# Never followed, whatever lies beside the code: rules know these by their own names.
+_KNOWN: Final = frozenset(
+    {
+        *("aioboto3", "aws_durable_execution_sdk_python", "aws_lambda_powertools", "aws_xray_sdk", "boto3", "botocore"),
+        *("celery", "kombu", "onefold", "redis", "sqs_extended_client", "valkey"),
+    }
+)
+
+
+class Binding(Struct, frozen=True):
+    """One way in which a name gets its value.
+
+    Attributes:
+        how: `value`: what the expression is. `item`: an item of it. `parameter`, `function`, `class`: `node`.
+            `import`: `dotted`, relative to a package with `level`. `other`: something that is not followed.
+        path: of the targets of an unpacking, by index: `for number, one in enumerate(...)` binds `one` with (1,).
+    """
+
+    how: str
+    node: ast.AST | None = None
+    dotted: str = ""
+    level: int = 0
+    path: tuple[int, ...] = ()
+
+
+class Scope:
+    """Names of a module, class, function, lambda or comprehension.
+
+    Attributes:
+        bindings: each name with every way in which it is bound here. outside: names declared global or nonlocal.
+    """
+
+    def __init__(self, node: ScopeNode, parent: Scope | None, module: Module) -> None:
+        self.node = node
+        self.parent = parent
+        self.module = module
+        self.bindings: dict[str, list[Binding]] = {}
+        self.outside: set[str] = set()
+
+    def bind(self, name: str, binding: Binding) -> None:
+        """Note one more way in which a name is bound."""
+        self.bindings.setdefault(name, []).append(binding)
+
+    def find(self, name: str) -> tuple[Scope, list[Binding]] | None:
+        """The scope that a name is read from, and its bindings there; a class's names are not seen from its functions."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.bindings and name not in scope.outside:
+                is_seen = scope is self or not isinstance(scope.node, ast.ClassDef)
+                if is_seen:
+                    return scope, scope.bindings[name]
+            scope = scope.parent
+        return None
+
+
+class Module:
+    """One parsed file.
+
+    Attributes:
+        root: no import is followed to a folder above it.
+        scopes: of each node that has names of its own. parents: the node around each node.
+    """
+
+    def __init__(self, path: Path, root: Path, text: str, tree: ast.Module) -> None:
+        self.path = path
+        self.root = root
+        self.file = str(path)
+        self.text = text
+        self.tree = tree
+        self.lines = text.split("\n")
+        self.scopes: dict[ast.AST, Scope] = {}
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.star_imports: list[Binding] = []
+        for node in ast.walk(tree):
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+        self.top = _Binder(self).module()
+
+    def scope_of(self, node: ast.AST) -> Scope:
+        """The innermost scope in which a node is evaluated; of a function's decorators and defaults, the one around it."""
+        inner, outer = node, self.parents.get(node)
+        while outer is not None:
+            if outer in self.scopes and not _is_of_header(inner, outer):
+                return self.scopes[outer]
+            inner, outer = outer, self.parents.get(outer)
+        return self.top
+
+    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around a node, the nearest first."""
+        outer = self.parents.get(node)
+        while outer is not None:
+            yield outer
+            outer = self.parents.get(outer)
+
+    def function_of(self, node: ast.AST) -> FunctionNode | None:
+        """The function that a node is in; None at the top level."""
+        return next((one for one in self.above(node) if isinstance(one, FUNCTION)), None)
+
+    def source(self, node: ast.AST) -> Source:
+        """Where a node is, its first line; of a function or class its `def` line up to the name's end."""
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        end_line, end_column = getattr(node, "end_lineno", None) or line, getattr(node, "end_col_offset", None) or 0
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
+        if end_line != line or isinstance(node, (*FUNCTION, ast.ClassDef)):
+            end = len(text.rstrip())
+        else:
+            end = _characters(text, end_column)
+        begin = _characters(text, column)
+        return Source(self.file, line, begin + 1, line, max(end, begin) + 1)
+
+    def text_of(self, node: ast.AST, chars_max: int = 60) -> str:
+        """A node as it is written, on one line, shortened."""
+        written = " ".join((ast.get_source_segment(self.text, node) or "").split())
+        return written if len(written) <= chars_max else f"{written[: chars_max - 3]}..."
+
+
+def _characters(line: str, column: int) -> int:
+    """A column in characters, from one in bytes of UTF-8."""
+    return column if line.isascii() else len(line.encode()[:column].decode(errors="ignore"))
+
+
+def _is_of_header(inner: ast.AST, outer: ast.AST) -> bool:
+    """Whether a child of a scope's node is evaluated outside: decorators, defaults, annotations, bases."""
+    if isinstance(outer, FUNCTION):
+        return inner in outer.decorator_list or inner is outer.args or inner is outer.returns
+    if isinstance(outer, ast.Lambda):
+        return inner is outer.args
+    if isinstance(outer, ast.ClassDef):
+        return inner in outer.decorator_list or inner in outer.bases or inner in outer.keywords
+    return False
+
+
+class Modules:
+    """The files that were read, each once."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, Module | None] = {}
+        self.unread: dict[str, UsageError] = {}
+
+    def read(self, path: Path, root: Path) -> Module:
+        """A file as a module.
+
+        Raises:
+            NotFoundError: it does not exist. StorageError: it cannot be read.
+            UsageError: too large, not text, not Python of this version or an earlier one; or too many files.
+        """
+        path = path.resolve()
+        known = self._read.get(path)
+        if known is not None:
+            return known
+        if len(self._read) >= FILES_MAX:
+            raise UsageError(f"More than {FILES_MAX:,} Python files belong together.", todo="Name a part of them.")
+        self._read[path] = None
+        module = parsed(path, root.resolve())
+        self._read[path] = module
+        return module
+
+    def quietly(self, path: Path, root: Path) -> Module | None:
+        """A file that an import leads to; what is wrong with it is kept in `unread`."""
+        if self._read.get(path.resolve(), self) is None:
+            return None  # being read, or not readable
+        try:
+            return self.read(path, root)
+        except (UsageError, StorageError) as error:
+            if isinstance(error, UsageError) and not isinstance(error, NotFoundError):
+                self.unread[str(path)] = error
+            return None
+
+    def imported(self, module: Module, dotted: str, level: int) -> Module | None:
+        """The local file that an import leads to; None where there is none."""
+        parts = [part for part in dotted.split(".") if part]
+        if level:
+            folder = module.path.parent
+            for _ in range(level - 1):
+                folder = folder.parent
+            return self._below(folder, parts, module.root)
+        if not parts or parts[0] in _KNOWN or parts[0] in sys.stdlib_module_names:
+            return None
+        for folder in _folders(module):
+            if any(folder.glob(f"{parts[0]}-*.dist-info")):
+                return None
+            if (found := self._below(folder, parts, module.root)) is not None:
+                return found
+        return None
+
+    def _below(self, folder: Path, parts: list[str], root: Path) -> Module | None:
+        path = folder.joinpath(*parts)
+        for one in (path.with_name(f"{path.name}.py"), path / "__init__.py") if parts else (path / "__init__.py",):
+            if one.is_file():
+                return self.quietly(one, root)
+        return None
+
+    def all(self) -> list[Module]:
+        """Everything that was read, in the order of paths."""
+        return [one for _, one in sorted(self._read.items()) if one is not None]
+
+
+def _folders(module: Module) -> Iterator[Path]:
+    for folder in (module.path.parent, *module.path.parent.parents):
+        yield folder
+        if folder == module.root or not folder.is_relative_to(module.root):
+            return
+
+
+def parsed(path: Path, root: Path) -> Module:
+    """Read and parse one file; errors as `Modules.read`."""
+    raw = _bytes(path)
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        text = raw.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+        line = raw.count(b"\n", 0, error.start) + 1 if isinstance(error, UnicodeDecodeError) else 1
+        raise UsageError(
+            f"{path}:{line} is not text in the encoding that it names.", todo="Save it as UTF-8, or leave it out."
+        ) from None
+    return module_of(path, root, text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def module_of(path: Path, root: Path, text: str) -> Module:
+    """A module out of a text; errors as `Modules.read`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the user's escapes and comparisons; linters report those
+            tree = ast.parse(text, filename=str(path))
+        return Module(path, root, text, tree)
+    except SyntaxError as error:
+        raise UsageError(
+            f"{path}:{error.lineno or 1} is not Python {sys.version_info.major}.{sys.version_info.minor}: {error.msg}.",
+            todo="Correct the line; nothing of this file was checked.",
+        ) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        what = "it has null characters" if isinstance(error, ValueError) else "it is nested too deep"
+        raise UsageError(f"{path} is not Python: {what}.", todo="Leave it out, or correct it.") from None
+
+
+def _bytes(path: Path) -> bytes:
+    if not path.is_file():
+        raise NotFoundError(f"There is no file {path}.", todo="Name a Python file, a template or a directory.")
+    try:
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}.", todo="Make it readable.") from error
+    if len(raw) > FILE_BYTES_MAX:
+        raise UsageError(f"{path} is larger than {FILE_BYTES_MAX:,} bytes.", todo="Leave it out; name other files.")
+    return raw
+
+
+class _Binder(ast.NodeVisitor):
+    """Notes for each scope how its names are bound."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._scope = Scope(module.tree, None, module)
+
+    def module(self) -> Scope:
+        top = self._scope
+        self._module.scopes[self._module.tree] = top
+        self.generic_visit(self._module.tree)
+        return top
+
+    def _inside(self, node: ScopeNode, children: Iterator[ast.AST] | list[ast.AST], arguments: ast.arguments | None) -> None:
+        outer = self._scope
+        self._scope = self._module.scopes[node] = Scope(node, outer, self._module)
+        if arguments is not None:
+            listed = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+            for one in listed:
+                self._scope.bind(one.arg, Binding("parameter", one))
+            for other in (arguments.vararg, arguments.kwarg):
+                if other is not None:
+                    self._scope.bind(other.arg, Binding("other", other))
+        for child in children:
+            self.visit(child)
+        self._scope = outer
+
+    def _function(self, node: FunctionNode) -> None:
+        self._scope.bind(node.name, Binding("function", node))
+        for outside in (*node.decorator_list, node.args, *([node.returns] if node.returns else [])):
+            self.visit(outside)
+        self._inside(node, list(node.body), node.args)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:  # noqa: N802 - as ast calls it
+        self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:  # noqa: N802 - as ast calls it
+        self._function(node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:  # noqa: N802 - as ast calls it
+        self.visit(node.args)
+        self._inside(node, [node.body], node.args)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:  # noqa: N802 - as ast calls it
+        self._scope.bind(node.name, Binding("class", node))
+        for outside in (*node.decorator_list, *node.bases, *node.keywords):
+            self.visit(outside)
+        self._inside(node, list(node.body), None)
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
+        self._inside(node, ast.iter_child_nodes(node), None)
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _comprehension  # noqa: N815 - as ast calls them
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        self._target(node.target, "item", node.iter)
+        self.generic_visit(node)
+
+    def visit_Import(self, node: ast.Import) -> None:  # noqa: N802 - as ast calls it
+        for one in node.names:
+            dotted = one.name if one.asname else one.name.partition(".")[0]
+            self._scope.bind(one.asname or dotted, Binding("import", node, dotted))
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:  # noqa: N802 - as ast calls it
+        for one in node.names:
+            if one.name == "*":
+                self._module.star_imports.append(Binding("import", node, node.module or "", node.level))
+            else:
+                dotted = f"{node.module or ''}.{one.name}".lstrip(".")
+                self._scope.bind(one.asname or one.name, Binding("import", node, dotted, node.level))
+
+    def visit_Assign(self, node: ast.Assign) -> None:  # noqa: N802 - as ast calls it
+        for target in node.targets:
+            self._target(target, "value", node.value)
+        self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:  # noqa: N802 - as ast calls it
+        if node.value is not None:
+            self._target(node.target, "value", node.value)
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:  # noqa: N802 - as ast calls it
+        self._target(node.target, "other", node.value)
+        self.generic_visit(node)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:  # noqa: N802 - as ast calls it
+        self._target(node.target, "value", node.value)
+        self.generic_visit(node)
+
+    def _loop(self, node: ast.For | ast.AsyncFor) -> None:
+        self._target(node.target, "item", node.iter)
+        self.generic_visit(node)
+
+    visit_For = visit_AsyncFor = _loop  # noqa: N815 - as ast calls them
+
+    def visit_withitem(self, node: ast.withitem) -> None:
+        if node.optional_vars is not None:
+            self._target(node.optional_vars, "other", node.context_expr)
+        self.generic_visit(node)
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:  # noqa: N802 - as ast calls it
+        if node.name is not None:
+            self._scope.bind(node.name, Binding("other", node))
+        self.generic_visit(node)
+
+    def visit_Global(self, node: ast.Global) -> None:  # noqa: N802 - as ast calls it
+        self._scope.outside.update(node.names)
+
+    def visit_Nonlocal(self, node: ast.Nonlocal) -> None:  # noqa: N802 - as ast calls it
+        self._scope.outside.update(node.names)
+        scope = self._scope.parent
+        while scope is not None:
+            for name in node.names:
+                if name in scope.bindings:
+                    scope.bind(name, Binding("other", node))
+            scope = scope.parent
+
+    def visit_MatchAs(self, node: ast.MatchAs) -> None:  # noqa: N802 - as ast calls it
+        if node.name is not None:
+            self._scope.bind(node.name, Binding("other", node))
+        self.generic_visit(node)
+
+    def visit_MatchStar(self, node: ast.MatchStar) -> None:  # noqa: N802 - as ast calls it
+        if node.name is not None:
+            self._scope.bind(node.name, Binding("other", node))
+
+    def visit_Delete(self, node: ast.Delete) -> None:  # noqa: N802 - as ast calls it
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                self._scope.bind(target.id, Binding("other", node))
+        self.generic_visit(node)
+
+    def _target(self, target: ast.expr, how: str, value: ast.expr, path: tuple[int, ...] = ()) -> None:
+        if isinstance(target, ast.Name):
+            scope = self._scope
+            while how == "value" and isinstance(scope.node, COMPREHENSION) and scope.parent is not None:
+                scope = scope.parent  # a walrus in a comprehension binds outside of it
+            if target.id in scope.outside:
+                scope = self._module.scopes[self._module.tree]  # global; what is nonlocal is noted as `other` as well
+            scope.bind(target.id, Binding(how, value, path=path))
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            starred = any(isinstance(one, ast.Starred) for one in target.elts)
+            for number, one in enumerate(target.elts):
+                inner = one.value if isinstance(one, ast.Starred) else one
+                self._target(inner, "other" if starred else how, value, (*path, number))
