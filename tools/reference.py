@@ -502,15 +502,15 @@ def rules_page() -> str:
     parts = [
         "# Rules of onefold check",
         "",
-        "What [onefold check](../check.md) looks for in templates, by the harm it does.",
+        "What [onefold check](../check.md) looks for in templates and Python code, by the harm it does.",
     ]
     for prefix, harm in HARMS.items():
         rows = [
-            f"| [{one.id}](rule-{one.id}.md) | {one.title}{' (preview)' if one.preview else ''} |"
+            f"| [{one.id}](rule-{one.id}.md) | {one.title}{' (preview)' if one.is_preview else ''} |"
             for one in RULES
             if one.id.startswith(prefix)
         ]
-        parts += ["", f"## {prefix}: {harm}", "", "| id | a template with |", "|---|---|", *rows]
+        parts += ["", f"## {prefix}: {harm}", "", "| id | a template or handler with |", "|---|---|", *rows]
     return "\n".join(parts) + "\n"
 
 

@@ -54,8 +54,7 @@ class CallGraph:
     """The units of some modules, and how they call one another.
 
     Attributes:
-        units: by their nodes. handed: calls by which a library calls a function: (the call, the unit it is in, the function's
-            expression, what it gives to the first parameter).
+        units: by their nodes.
     """
 
     def __init__(self, modules: Iterable[Module], values: Values) -> None:

@@ -1,20 +1,19 @@
-"""From paths to findings: which files are templates, what the rules find in each, and what was suppressed beside it.
+"""From paths to findings: what is read of templates and Python, what the rules find in it, and what was suppressed.
 
 A finding is suppressed by a comment on its line, or alone on the line above, or by the resource's metadata:
 
     VisibilityTimeout: 30   # onefold: ignore[DUP002] the function is bounded to 2 s, until=2027-03-01
     Metadata: {onefold: {ignore: [{id: DUP002, reason: the function is bounded to 2 s}]}}
 
-Never here: rules. Invariants: a file that was named and cannot be read is reported; one that was found in a directory and is
-no template is passed over. A suppression needs a reason, and one whose day is over suppresses nothing.
+Never here: rules, and which files a directory has (candidates.py). Invariants: a file that was named and cannot be read is
+reported, and so is broken Python; a file that was found and is no template is passed over. A suppression needs a reason, and
+one whose day is over suppresses nothing.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
@@ -22,32 +21,38 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from onefold.check.collect_template import collect_template
+from onefold.check.candidates import Candidate, candidates
+from onefold.check.collect_python import collect_python
+from onefold.check.collect_template import collect, collect_template
+from onefold.check.facts import Document, TemplateFacts
 from onefold.check.findings import SEVERITIES, Finding, Severity
-from onefold.check.model import Model, model_of
+from onefold.check.joined import Joined, entries_of
+from onefold.check.model import model_of
 from onefold.check.rules import Rule
-from onefold.errors import OnefoldError, UsageError
+from onefold.errors import OnefoldError
 
-SUFFIXES: Final = frozenset({".yaml", ".yml", ".json", ".template"})
-FILES_MAX: Final = 20_000
 _ACCOUNT: Final = "123456789012"
 _REGION: Final = "us-east-1"
-_MARK: Final = re.compile(r"Resources")
 _COMMENT: Final = re.compile(r"#\s*onefold:\s*ignore\[([A-Z0-9, ]{1,200})\]([^#\n]{0,500})")
 
 
 class Unread(Struct, frozen=True):
-    """A file that was named and could not be checked, and why."""
+    """A file that could not be checked, and why. `is_named`: it was named itself, and not found in a directory."""
 
     file: str
     why: str
     todo: str
+    is_named: bool = True
 
 
 class Checked(Struct, frozen=True, kw_only=True):
-    """The result. `findings` in the order of files and lines; those that are suppressed carry the reason."""
+    """The result. `findings` in the order of files and lines; those that are suppressed carry the reason.
+
+    `files`: templates. `python_files`: those too that templates and imports led to.
+    """
 
     files: tuple[str, ...]
+    python_files: tuple[str, ...] = ()
     findings: tuple[Finding, ...]
     unread: tuple[Unread, ...] = ()
     left_out: Mapping[str, Sequence[str]] = {}
@@ -64,100 +69,126 @@ class Checked(Struct, frozen=True, kw_only=True):
 
 
 def check(
-    paths: Sequence[Path], rules: Iterable[Rule], today: date, parameters: Mapping[str, str] | None = None
+    paths: Sequence[Path],
+    rules: Iterable[Rule],
+    today: date,
+    parameters: Mapping[str, str] | None = None,
+    *,
+    documents: Iterable[Document] = (),
+    texts: Mapping[Path, str] | None = None,
+    preview: bool = False,
 ) -> Checked:
-    """What the rules find in the templates under some paths.
+    """What the rules find in the templates and Python files under some paths.
 
     Args:
-        paths: files, or directories, in which CloudFormation and SAM templates are looked for; what git ignores is left out.
+        paths: files, or directories, in which CloudFormation and SAM templates and Python files are looked for; what git
+            ignores is left out. Handlers that a template names are read with it, and what these import.
         today: for suppressions with an end.
         parameters: of the templates, over their defaults.
+        documents: resources that were read elsewhere.
+        texts: of templates that are to say something else than their files do.
+        preview: report also what may still be wrong.
 
     Raises:
-        UsageError: a path that is not there; a directory with more than 20,000 candidates.
+        UsageError: a path that is not there; a directory with too many candidates.
     """
-    rules = list(rules)
-    files: list[str] = []
-    findings: list[Finding] = []
-    unread: list[Unread] = []
-    left_out: dict[str, Sequence[str]] = {}
-    for path, is_named in _candidates(paths):
-        if not is_named and not _mentions_resources(path):
-            continue
+    checking = _Checking(list(rules), today, preview=preview)
+    sources: list[tuple[Path, Path]] = []
+    named: set[str] = set()
+    for candidate in candidates(paths):
+        if candidate.is_named:
+            named.add(str(candidate.path))
+        if candidate.is_python:
+            sources.append((candidate.path, candidate.root))
+        else:
+            checking.read(candidate, parameters or {}, (texts or {}).get(candidate.path))
+    for document in documents:
+        facts = collect(document, parameters={}, account=_ACCOUNT, region=_REGION, everything=True)
+        checking.templates[document.file] = facts
+    return checking.checked(sources, named)
+
+
+class _Checking:
+    def __init__(self, rules: Sequence[Rule], today: date, *, preview: bool) -> None:
+        self._rules = rules
+        self._today = today
+        self._preview = preview
+        self._unread: list[Unread] = []
+        self.templates: dict[str, TemplateFacts] = {}
+
+    def read(self, candidate: Candidate, parameters: Mapping[str, str], text: str | None) -> None:
+        path = candidate.path
         try:
-            facts = collect_template(
-                path, parameters=parameters or {}, account=_ACCOUNT, region=_REGION, everything=True
+            self.templates[str(path)] = collect_template(
+                path, parameters=parameters, account=_ACCOUNT, region=_REGION, everything=True, text=text
             )
         except OnefoldError as error:
-            if is_named:
-                unread.append(Unread(str(path), error.what, error.todo))
-            continue
-        files.append(str(path))
-        model = model_of(facts)
-        found = [one for rule in rules for one in rule.find(model)]
-        findings += sorted(_suppressed(found, model, today), key=lambda one: (one.source.start_line, one.rule))
-        left_out[str(path)] = [f"{one.location}: {one.type}: {one.why}" for one in facts.left_out]
-    return Checked(files=tuple(files), findings=tuple(findings), unread=tuple(unread), left_out=left_out)
+            if candidate.is_named:
+                self._unread.append(Unread(str(path), error.what, error.todo))
 
+    def checked(self, sources: Sequence[tuple[Path, Path]], named: Collection[str]) -> Checked:
+        entries = {file: entries_of(facts) for file, facts in self.templates.items()}
+        collected = collect_python(sources, [one for found in entries.values() for one in found.values()])
+        for file, error in collected.broken.items():
+            self._unread.append(Unread(file, error.what, error.todo, is_named=file in named))
+        findings: dict[tuple[object, ...], Finding] = {}
+        for file, facts in self.templates.items():
+            model = model_of(facts)
+            handlers = {
+                name: collected.of_entries[entry]
+                for name, entry in entries[file].items()
+                if entry in collected.of_entries
+            }
+            found = list(self._in_template(Joined(model=model, handlers=handlers)))
+            findings |= self._in_order(self._suppressed(found, facts.document, collected.code.texts))
+        found = [one for rule in self._rules if rule.in_code is not None for one in rule.in_code(collected.code)]
+        findings |= self._in_order(self._suppressed(found, None, collected.code.texts))
+        return Checked(
+            files=tuple(self.templates),
+            python_files=tuple(collected.code.texts),
+            findings=tuple(findings.values()),
+            unread=tuple(self._unread),
+            left_out={
+                file: [f"{one.location}: {one.type}: {one.why}" for one in facts.left_out]
+                for file, facts in self.templates.items()
+            },
+        )
 
-def _candidates(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
-    """Files with whether each was named itself, each once."""
-    seen: set[Path] = set()
-    for path in paths:
-        if not path.exists():
-            raise UsageError(f"There is no {path}.", todo="Name a template, or a directory that has some.")
-        found = [(path, True)] if not path.is_dir() else [(one, False) for one in _inside(path)]
-        for one, is_named in found:
-            if one not in seen:
-                seen.add(one)
-                yield one, is_named
-        if len(seen) > FILES_MAX:
-            raise UsageError(f"{path} has more than {FILES_MAX:,} YAML and JSON files.", todo="Name a part of it.")
+    def _in_template(self, joined: Joined) -> Iterator[Finding]:
+        for rule in self._rules:
+            if rule.find is not None:
+                yield from rule.find(joined.model)
+            if rule.joined is not None:
+                yield from rule.joined(joined)
 
+    def _in_order(self, findings: Iterable[Finding]) -> dict[tuple[object, ...], Finding]:
+        """By file and line, each once, by what it is told apart by."""
+        kept = [one for one in findings if self._preview or not one.is_preview]
+        kept.sort(key=lambda one: (one.source.file, one.source.start_line, one.rule))
+        return {(one.rule, one.source, one.message): one for one in kept}
 
-def _inside(directory: Path) -> list[Path]:
-    names = _known_to_git(directory)
-    if names is None:
-        names = []
-        for folder, folders, inside in os.walk(directory):
-            folders[:] = [one for one in folders if not one.startswith(".") and one != "node_modules"]
-            names += [os.path.join(folder, one) for one in inside]
-            if len(names) > 50 * FILES_MAX:
-                break
-    return sorted(Path(one) for one in names if Path(one).suffix in SUFFIXES and Path(one).is_file())
-
-
-def _known_to_git(directory: Path) -> list[str] | None:
-    """The files that git does not ignore; None where there is no git, or no repository."""
-    command = ("git", "-C", str(directory), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    try:
-        answer = subprocess.run(command, capture_output=True, check=False, timeout=30)  # noqa: S603 - of constants and a path
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if answer.returncode != 0:
-        return None
-    return [str(directory / os.fsdecode(one)) for one in answer.stdout.split(b"\0") if one]
-
-
-def _mentions_resources(path: Path) -> bool:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return _MARK.search(file.read(1_048_576)) is not None
-    except OSError:
-        return False
+    def _suppressed(
+        self, found: Iterable[Finding], document: Document | None, texts: Mapping[str, str]
+    ) -> Iterator[Finding]:
+        """The findings, with the reasons beside them; of a document that was made from Python also those in its file."""
+        lines: dict[str, list[str]] = {}
+        for one in found:
+            file = one.source.file
+            if file not in lines:
+                is_own = document is not None and document.file == file
+                text = document.text if is_own and document is not None else texts.get(file, "")
+                lines[file] = text.splitlines()
+            reason = beside(one, lines[file], self._today)
+            if reason is None and document is not None:
+                reason = in_metadata(one, document.data, self._today)
+            yield one if reason is None else replace(one, suppressed=reason)
 
 
 # -- suppressions ----------------------------------------------------------------------------------------------------------
 
 
-def _suppressed(found: Iterable[Finding], model: Model, today: date) -> Iterator[Finding]:
-    lines = model.document.text.splitlines()
-    for one in found:
-        reason = _beside(one, lines, today) or _in_metadata(one, model.document.data, today)
-        yield one if reason is None else replace(one, suppressed=reason)
-
-
-def _beside(finding: Finding, lines: Sequence[str], today: date) -> str | None:
+def beside(finding: Finding, lines: Sequence[str], today: date) -> str | None:
+    """The reason of a comment on a finding's line, or alone on the line above."""
     number = finding.source.start_line
     for place in (number, number - 1):
         line = lines[place - 1] if 1 <= place <= len(lines) else ""
@@ -169,7 +200,8 @@ def _beside(finding: Finding, lines: Sequence[str], today: date) -> str | None:
     return None
 
 
-def _in_metadata(finding: Finding, template: Mapping[str, Any], today: date) -> str | None:
+def in_metadata(finding: Finding, template: Mapping[str, Any], today: date) -> str | None:
+    """The reason in the metadata of a finding's resource."""
     found: Any = template
     for part in ("Resources", finding.resource, "Metadata", "onefold", "ignore"):
         found = found.get(part) if isinstance(found, dict) else None

@@ -1,7 +1,7 @@
 """Rules CLG of application code: sends and waits by which work stops.
 
-Sources: Amazon SQS API, SendMessage: DelaySeconds up to 900; AWS Lambda developer guide, "Use Lambda recursive loop detection"
-(16 invocations) and durable functions behind an event source mapping (15 minutes); Celery, visibility timeout.
+Sources: Amazon SQS API, SendMessage: DelaySeconds up to 900; AWS Lambda developer guide, "Use Lambda recursive loop
+detection" (16 invocations) and durable functions behind an event source mapping (15 minutes); Celery, visibility timeout.
 Never here: reading code. Invariant: what is not known is no finding.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 from onefold.check.code_duplicate_rules import name_of
 from onefold.check.code_facts import Code
 from onefold.check.findings import Finding, Fix, Related
-from onefold.check.model import Model
+from onefold.check.joined import Joined
 
 DELAY_MAX_S: Final = 900
 LOOPS_MAX: Final = 16
@@ -30,8 +30,8 @@ def one_group_for_all(code: Code) -> Iterator[Finding]:
         yield Finding(
             rule="CLG001",
             severity="info",
-            message=f"{name_of(call.function)} sends everything in the message group {group.constant!r:.60}: a FIFO queue hands"
-            " out one batch of a group at a time, and a message that fails holds up all others.",
+            message=f"{name_of(call.function)} sends everything in the message group {group.constant!r:.60}: a FIFO queue"
+            " hands out one batch of a group at a time, and a message that fails holds up all others.",
             source=group.source,
             resource=name_of(call.function),
             property_path="MessageGroupId",
@@ -52,36 +52,43 @@ def long_and_silent(code: Code) -> Iterator[Finding]:
         yield Finding(
             rule="CLG004",
             severity="warning",
-            message=f"{name_of(call.function)} hides a message for {seconds:,} s and never extends that: when the process dies,"
-            " nobody works on the message for that long.",
+            message=f"{name_of(call.function)} hides a message for {seconds:,} s and never extends that: when the process"
+            " dies, nobody works on the message for that long.",
             source=given.source,
             resource=name_of(call.function),
             property_path="VisibilityTimeout",
             arithmetic=(f"a crash right after the receive: {seconds:,} s until the next",),
-            fix=Fix("Receive for a minute, and extend it with change_message_visibility while the work runs.", "unsafe"),
+            fix=Fix(
+                "Receive for a minute, and extend it with change_message_visibility while the work runs.", "unsafe"
+            ),
         )
 
 
-def sends_to_own_queue(model: Model) -> Iterator[Finding]:
+def sends_to_own_queue(joined: Joined) -> Iterator[Finding]:
     """CLG008."""
-    for mapping in model.mappings:
-        handler = model.handler_of(mapping)
-        if handler is None or mapping.function is None or mapping.queue is None or model.allows_loops(mapping.function):
+    for mapping, handler in joined.mapped():
+        if mapping.function is None or mapping.queue is None or joined.allows_loops(mapping.function):
             continue
         for call in handler.calls:
-            if call.operation not in {"send_message", "send_message_batch"} or model.queue_of(call, mapping) is not mapping.queue:
+            if (
+                call.operation not in {"send_message", "send_message_batch"}
+                or joined.queue_of(call, mapping) is not mapping.queue
+            ):
                 continue
             yield Finding(
                 rule="CLG008",
                 severity="warning",
-                message=f"{name_of(call.function)} sends to {mapping.queue.name}, which {mapping.function.name} receives from:"
-                f" after {LOOPS_MAX} rounds Lambda stops the loop and the message goes to the dead-letter queue, or is gone.",
+                message=f"{name_of(call.function)} sends to {mapping.queue.name}, which {mapping.function.name} receives"
+                f" from: after some {LOOPS_MAX} rounds Lambda takes it for a loop and stops it.",
                 source=call.source,
                 resource=name_of(call.function),
                 property_path="QueueUrl",
                 arithmetic=(f"round {LOOPS_MAX + 1} is not invoked",),
                 related=(Related(mapping.source, mapping.name, f"receives from {mapping.queue.name}"),),
-                fix=Fix("Let the message fail and be retried, or set RecursiveLoop: Allow when the loop ends by itself.", "unsafe"),
+                fix=Fix(
+                    "Let the message fail and be retried, or set RecursiveLoop: Allow when the loop ends by itself.",
+                    "unsafe",
+                ),
             )
 
 
@@ -96,8 +103,8 @@ def delay_over_the_limit(code: Code) -> Iterator[Finding]:
             yield Finding(
                 rule="CLG009",
                 severity="error",
-                message=f"{name_of(call.function)} sends with a delay of {seconds:,} s: SQS takes {DELAY_MAX_S} s at most and"
-                " refuses the message.",
+                message=f"{name_of(call.function)} sends with a delay of {seconds:,} s: SQS takes {DELAY_MAX_S} s at most"
+                " and refuses the message.",
                 source=given.source,
                 resource=name_of(call.function),
                 property_path="DelaySeconds",
@@ -112,13 +119,15 @@ def delay_over_the_limit(code: Code) -> Iterator[Finding]:
             yield Finding(
                 rule="CLG009",
                 severity="error",
-                message=f"{name_of(one.function)} sends a task that waits {one.seconds:,} s, and the broker gives it to another"
-                f" worker after {timeout.seconds:,} s: it runs once for each of them.",
+                message=f"{name_of(one.function)} sends a task that waits {one.seconds:,} s, and the broker gives it to"
+                f" another worker after {timeout.seconds:,} s: it runs once for each of them.",
                 source=one.source,
                 resource=name_of(one.function),
                 property_path="countdown",
                 arithmetic=(f"countdown {one.seconds:,} s > visibility_timeout {timeout.seconds:,} s",),
-                related=(Related(timeout.source, "broker_transport_options", f"visibility_timeout: {timeout.seconds:,} s"),),
+                related=(
+                    Related(timeout.source, "broker_transport_options", f"visibility_timeout: {timeout.seconds:,} s"),
+                ),
                 fix=Fix("Raise visibility_timeout over the longest countdown, or use a schedule.", "unsafe"),
             )
 
@@ -139,5 +148,8 @@ def durable_waits_behind_mapping(code: Code) -> Iterator[Finding]:
                 resource=handler.name,
                 property_path=what,
                 arithmetic=(f"{how_long} > {MAPPED_EXECUTION_MAX_S} s",),
-                fix=Fix("Let a small function take the message and start the durable one by its name, asynchronously.", "unsafe"),
+                fix=Fix(
+                    "Let a small function take the message and start the durable one by its name, asynchronously.",
+                    "unsafe",
+                ),
             )

@@ -1,8 +1,8 @@
 """Rules DUP of application code: answers, keys and records by which work that was done is done again.
 
 Sources: AWS Lambda developer guide, "Implementing partial batch responses"; Powertools for AWS Lambda (Python), idempotency;
-AWS Step Functions API, StartExecution (a name starts one execution in 90 days); Amazon SQS, MessageDeduplicationId; botocore,
-Config. Each rule is a pure function of what was read.
+AWS Step Functions API, StartExecution (a name starts one execution in 90 days); Amazon SQS, MessageDeduplicationId;
+botocore, Config. Each rule is a pure function of what was read.
 Never here: reading code. Invariant: what is not known is no finding.
 """
 
@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from onefold.check import duplicate_rules
 from onefold.check.code_facts import Argument, Call, Code, Handler, Key
 from onefold.check.collect_python import calls_in
 from onefold.check.findings import Finding, Fix, Related, Severity
-from onefold.check.model import Mapping, Model, inserted
+from onefold.check.joined import Joined
+from onefold.check.model import inserted
 
 IN_WORDS: Final = {
     "message-id": "the message's id",
@@ -24,6 +26,7 @@ IN_WORDS: Final = {
     "random": "something random",
     "time": "the time",
 }
+SEND_S: Final = 1.0  # ours: a send that takes longer is not rare
 _EACH_DELIVERY: Final = frozenset({"receipt-handle", "receive-count", "request-id", "random", "time"})
 
 
@@ -32,21 +35,21 @@ def name_of(function: str) -> str:
     return function.rpartition(":")[2] or "the module"
 
 
-def _mapped(model: Model) -> Iterator[tuple[Mapping, Handler]]:
-    """Mappings whose handler was read."""
-    for mapping in model.mappings:
-        handler = model.handler_of(mapping)
-        if handler is not None:
-            yield mapping, handler
-
-
 def _of_handler(handler: Handler, text: str) -> Related:
     return Related(handler.source, handler.name, text)
 
 
-def never_answers(model: Model) -> Iterator[Finding]:
+def no_partial_answer(joined: Joined) -> Iterator[Finding]:
+    """DUP004. With the handler at hand not where it answers all the same (DUP006), or lets no failure out (LOS016)."""
+    others = {one.name for one, handler in joined.mapped() if handler.answer == "reports" or handler.swallowed}
+    for finding in duplicate_rules.no_partial_answer(joined.model):
+        if finding.resource not in others:
+            yield finding
+
+
+def never_answers(joined: Joined) -> Iterator[Finding]:
     """DUP005."""
-    for mapping, handler in _mapped(model):
+    for mapping, handler in joined.mapped():
         batch_size = mapping.batch_size.value
         if mapping.reports_failures is not True or handler.answer != "never" or batch_size is None or batch_size < 2:
             continue
@@ -63,27 +66,31 @@ def never_answers(model: Model) -> Iterator[Finding]:
             source=mapping.source,
             resource=mapping.name,
             property_path=f"{mapping.facts.location.path}.FunctionResponseTypes",
-            arithmetic=("nothing that the handler returns has batchItemFailures: Lambda takes the whole batch as done",),
+            arithmetic=(
+                "nothing that the handler returns has batchItemFailures: Lambda takes the whole batch as done",
+            ),
             related=(_of_handler(handler, "returns no batchItemFailures"),),
-            fix=Fix('Return {"batchItemFailures": [{"itemIdentifier": ...}]} with the ids of failed messages.', "unsafe"),
+            fix=Fix(
+                'Return {"batchItemFailures": [{"itemIdentifier": ...}]} with the ids of failed messages.', "unsafe"
+            ),
         )
 
 
-def nobody_reads_answer(model: Model) -> Iterator[Finding]:
+def nobody_reads_answer(joined: Joined) -> Iterator[Finding]:
     """DUP006."""
-    for mapping, handler in _mapped(model):
+    for mapping, handler in joined.mapped():
         batch_size = mapping.batch_size.value
         if mapping.reports_failures is not False or handler.answer != "reports" or batch_size is None:
             continue
         if handler.is_powertools and batch_size == 1:
             continue  # it raises when every message of a batch has failed
-        properties = tuple(mapping.facts.location.path.split("."))
-        edits = tuple(inserted(model.document, properties, "FunctionResponseTypes", ["ReportBatchItemFailures"]))
+        properties = mapping.facts.location.parts
+        edits = tuple(inserted(joined.model.document, properties, "FunctionResponseTypes", ["ReportBatchItemFailures"]))
         yield Finding(
             rule="DUP006",
             severity="error",
-            message=f"{handler.name} returns the ids of failed messages, and {mapping.name} does not ask for them: Lambda takes"
-            " the batch as done and deletes the messages that failed.",
+            message=f"{handler.name} returns the ids of failed messages, and {mapping.name} does not ask for them: Lambda"
+            " takes the batch as done and deletes the messages that failed.",
             source=mapping.source,
             resource=mapping.name,
             property_path=f"{mapping.facts.location.path}.FunctionResponseTypes",
@@ -99,7 +106,9 @@ def key_of_a_delivery(code: Code) -> Iterator[Finding]:
     keys |= {one.source: one for handler in code.handlers for one in handler.keys}
     for key in keys.values():
         if key.is_whole:
-            yield _key(key, "error", "which has the receipt handle and the receive count in it: no two deliveries are equal.")
+            yield _key(
+                key, "error", "which has the receipt handle and the receive count in it: no two deliveries are equal."
+            )
         elif worst := sorted(key.origins & _EACH_DELIVERY):
             yield _key(key, "error", f"which has {IN_WORDS[worst[0]]} in it: each delivery has another one.")
         elif "message-id" in key.origins:
@@ -122,9 +131,9 @@ def _key(key: Key, severity: Severity, why: str) -> Finding:
     )
 
 
-def records_expire_early(model: Model) -> Iterator[Finding]:
+def records_expire_early(joined: Joined) -> Iterator[Finding]:
     """DUP008."""
-    for mapping, handler in _mapped(model):
+    for mapping, handler in joined.mapped():
         queue = mapping.queue
         if queue is None or queue.retention_s.value is None:
             continue
@@ -163,8 +172,8 @@ def claim_is_never_released(code: Code) -> Iterator[Finding]:
         yield Finding(
             rule="DUP009",
             severity="error",
-            message=f"{name_of(claim.function)} notes a message as done before it is: when {claim.effect_text} fails, the next"
-            " delivery finds the record and is passed over, and the work is never done.",
+            message=f"{name_of(claim.function)} notes a message as done before it is: when {claim.effect_text} fails, the"
+            " next delivery finds the record and is passed over, and the work is never done.",
             source=claim.source,
             resource=name_of(claim.function),
             property_path="claim",
@@ -173,7 +182,10 @@ def claim_is_never_released(code: Code) -> Iterator[Finding]:
                 Related(claim.effect, name_of(claim.function), "may fail"),
                 Related(claim.skip, name_of(claim.function), "a second delivery ends here"),
             ),
-            fix=Fix("Take the record away when the work fails, or write it with a state and an end that a retry checks.", "unsafe"),
+            fix=Fix(
+                "Take the record away when the work fails, or write it with a state and an end that a retry checks.",
+                "unsafe",
+            ),
         )
 
 
@@ -186,12 +198,14 @@ def idempotency_without_context(code: Code) -> Iterator[Finding]:
             yield Finding(
                 rule="DUP010",
                 severity="warning",
-                message=f"{name_of(one.function)} is idempotent without the Lambda context: a run that times out leaves a record"
-                " that is in progress without an end, and every retry is refused until the record expires.",
+                message=f"{name_of(one.function)} is idempotent without the Lambda context: a run that times out leaves a"
+                " record that is in progress without an end, and every retry is refused until the record expires.",
                 source=one.source,
                 resource=name_of(one.function),
                 property_path="register_lambda_context",
-                arithmetic=(f"it expires after {one.life_s:,} s" if one.life_s is not None else "it expires when its life ends",),
+                arithmetic=(
+                    f"it expires after {one.life_s:,} s" if one.life_s is not None else "it expires when its life ends",
+                ),
                 related=(_of_handler(handler, "does not register its context"),),
                 fix=Fix("Call config.register_lambda_context(context) first in the handler.", "unsafe"),
             )
@@ -199,8 +213,8 @@ def idempotency_without_context(code: Code) -> Iterator[Finding]:
             yield Finding(
                 rule="DUP010",
                 severity="warning",
-                message=f"{name_of(race.function)} looks for a record and writes it later without a condition: of two deliveries"
-                " at the same time both find nothing, and both do the work.",
+                message=f"{name_of(race.function)} looks for a record and writes it later without a condition: of two"
+                " deliveries at the same time both find nothing, and both do the work.",
                 source=race.source,
                 resource=name_of(race.function),
                 property_path="ConditionExpression",
@@ -218,13 +232,15 @@ def lock_ends_by_ttl(code: Code) -> Iterator[Finding]:
         yield Finding(
             rule="DUP012",
             severity="warning",
-            message=f"{name_of(lock.function)} ends a lock by its attribute {lock.attribute} after {lock.seconds:,} s. DynamoDB"
-            " deletes such items within days, and until then the lock is held.",
+            message=f"{name_of(lock.function)} ends a lock by its attribute {lock.attribute} after {lock.seconds:,} s."
+            " DynamoDB deletes such items within days, and until then the lock is held.",
             source=lock.source,
             resource=name_of(lock.function),
             property_path=lock.attribute,
             arithmetic=(f"{lock.seconds:,} s as written, up to some days as deleted",),
-            fix=Fix(f"Compare the time in the condition: attribute_not_exists(...) OR {lock.attribute} < :now.", "unsafe"),
+            fix=Fix(
+                f"Compare the time in the condition: attribute_not_exists(...) OR {lock.attribute} < :now.", "unsafe"
+            ),
             is_preview=True,
         )
 
@@ -238,8 +254,8 @@ def random_deduplication(code: Code) -> Iterator[Finding]:
         yield Finding(
             rule="DUP013",
             severity="warning",
-            message=f"{name_of(call.function)} sends with a deduplication id that has {IN_WORDS[found[0]]} in it: when its own"
-            " message is delivered again, the queue takes the second send as a new message.",
+            message=f"{name_of(call.function)} sends with a deduplication id that has {IN_WORDS[found[0]]} in it: when its"
+            " own message is delivered again, the queue takes the second send as a new message.",
             source=given.source,
             resource=name_of(call.function),
             property_path="MessageDeduplicationId",
@@ -248,15 +264,20 @@ def random_deduplication(code: Code) -> Iterator[Finding]:
         )
 
 
-def content_that_changes(model: Model) -> Iterator[Finding]:
+def content_that_changes(joined: Joined) -> Iterator[Finding]:
     """DUP013, for queues that deduplicate by content."""
-    for mapping, handler in _mapped(model):
+    for mapping, handler in joined.mapped():
         if handler.is_guarded:
             continue
         for call in handler.calls:
             body = call.arguments.get("MessageBody")
-            queue = model.queue_of(call, mapping)
-            if call.operation != "send_message" or queue is None or body is None or not call.lacks("MessageDeduplicationId"):
+            queue = joined.queue_of(call, mapping)
+            if (
+                call.operation != "send_message"
+                or queue is None
+                or body is None
+                or not call.lacks("MessageDeduplicationId")
+            ):
                 continue
             found = sorted(body.origins & {"time", "random", "request-id"})
             if not found or queue.facts.attributes.get("ContentBasedDeduplication") != "true":
@@ -312,14 +333,14 @@ def durable_and_idempotent(code: Code) -> Iterator[Finding]:
         if durable.is_outside:
             severity: Severity = "error"
             why = (
-                "is idempotent around its durable execution: when that is resumed, it finds its own record in progress and is"
-                " refused, and never ends."
+                "is idempotent around its durable execution: when that is resumed, it finds its own record in progress and"
+                " is refused, and never ends."
             )
         elif durable.waits:
             severity = "warning"
             why = (
-                "is durable and waits, and its record in progress ends with the first invocation: a duplicate that comes later"
-                " starts a second execution."
+                "is durable and waits, and its record in progress ends with the first invocation: a duplicate that comes"
+                " later starts a second execution."
             )
         else:
             continue
@@ -335,16 +356,16 @@ def durable_and_idempotent(code: Code) -> Iterator[Finding]:
         )
 
 
-def slow_invocations(model: Model) -> Iterator[Finding]:
+def slow_invocations(joined: Joined) -> Iterator[Finding]:
     """DUP018."""
-    for mapping, handler in _mapped(model):
+    for mapping, handler in joined.mapped():
         for call in handler.calls:
             kind = call.arguments.get("InvocationType")
             if (call.service, call.operation) != ("lambda", "invoke") or not call.is_complete:
                 continue
             if kind is not None and kind.constant != "RequestResponse":
                 continue
-            target = model.function_called(call, mapping)
+            target = joined.function_called(call, mapping)
             timeout_s = None if target is None else target.timeout_s.value
             if target is None or timeout_s is None or call.read_timeout_s is None or call.attempts is None:
                 continue
@@ -369,3 +390,25 @@ def slow_invocations(model: Model) -> Iterator[Finding]:
                     "unsafe",
                 ),
             )
+
+
+def impatient_sends(code: Code) -> Iterator[Finding]:
+    """DUP018, for sends to SQS."""
+    for call in code.calls:
+        is_send = call.service == "sqs" and call.operation in {"send_message", "send_message_batch"}
+        if not is_send or call.read_timeout_s is None or call.attempts is None:
+            continue
+        if call.read_timeout_s > SEND_S or call.attempts < 2 or not call.lacks("MessageDeduplicationId"):
+            continue
+        yield Finding(
+            rule="DUP018",
+            severity="warning",
+            message=f"{name_of(call.function)} waits {call.read_timeout_s:g} s for the answer to a send, and the SDK sends"
+            " again when it has not come: a standard queue then has the message twice.",
+            source=call.source,
+            resource=name_of(call.function),
+            property_path="read_timeout",
+            arithmetic=(f"read timeout {call.read_timeout_s:g} s, up to {call.attempts} attempts",),
+            fix=Fix("Wait longer: Config(read_timeout=10) or the default of 60 s.", "unsafe"),
+            is_preview=True,
+        )

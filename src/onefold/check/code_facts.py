@@ -184,6 +184,7 @@ class Handler(Struct, frozen=True, kw_only=True):
     claims: tuple[Claim, ...]
     locks: tuple[Lock, ...]
     races: tuple[Race, ...]
+    thresholds: tuple[Threshold, ...]
     durable: Durable | None
 
 
@@ -202,6 +203,14 @@ class Timeout(Struct, frozen=True, kw_only=True):
     seconds: int
 
 
+class Threshold(Struct, frozen=True, kw_only=True):
+    """A body size, in bytes, above which the extended client of SQS puts a body into S3."""
+
+    source: Source
+    function: str
+    size: int
+
+
 class Code(Struct, frozen=True, kw_only=True):
     """All that was read from Python files.
 
@@ -217,4 +226,5 @@ class Code(Struct, frozen=True, kw_only=True):
     deletions: tuple[Deletion, ...]
     countdowns: tuple[Countdown, ...]
     timeouts: tuple[Timeout, ...]
+    thresholds: tuple[Threshold, ...]
     extends: bool

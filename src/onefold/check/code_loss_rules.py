@@ -1,17 +1,60 @@
 """Rules LOS of application code: what deletes a message whose work was not done.
 
-Sources: AWS Lambda developer guide, "Implementing partial batch responses": a handler that returns has done its batch; Amazon
-SQS developer guide, message quotas: 1 MiB; amazon-sqs-extended-client-lib.
+Sources: AWS Lambda developer guide, "Implementing partial batch responses": a handler that returns has done its batch;
+Amazon SQS developer guide, message quotas: 1 MiB; amazon-sqs-extended-client-lib.
 Never here: reading code. Invariant: what is not known is no finding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from onefold.check.code_duplicate_rules import name_of
-from onefold.check.code_facts import Code
+from onefold.check.code_facts import Code, Threshold
 from onefold.check.findings import Finding, Fix, Related
+from onefold.check.joined import Joined
+
+BODY_BYTES_MAX: Final = 1_048_576
+
+
+def body_over_limit(code: Code) -> Iterator[Finding]:
+    """LOS015, against what SQS takes."""
+    for one in code.thresholds:
+        if one.size > BODY_BYTES_MAX:
+            yield _threshold(one, f"SQS takes {BODY_BYTES_MAX:,}", BODY_BYTES_MAX, ())
+
+
+def body_over_queue_limit(joined: Joined) -> Iterator[Finding]:
+    """LOS015, against what a queue of the template takes."""
+    for mapping, handler in joined.mapped():
+        for call in handler.calls:
+            queue = joined.queue_of(call, mapping)
+            if call.operation not in {"send_message", "send_message_batch"} or queue is None:
+                continue
+            written = queue.facts.attributes.get("MaximumMessageSize", "")
+            size = int(written) if written.isascii() and written.isdecimal() else BODY_BYTES_MAX
+            if "MaximumMessageSize" in queue.facts.unresolved:
+                continue
+            for one in handler.thresholds:
+                if size < one.size <= BODY_BYTES_MAX:
+                    related = (Related(queue.source, queue.name, f"MaximumMessageSize: {size:,} bytes"),)
+                    yield _threshold(one, f"{queue.name} takes {size:,}", size, related)
+
+
+def _threshold(one: Threshold, takes: str, size: int, related: tuple[Related, ...]) -> Finding:
+    return Finding(
+        rule="LOS015",
+        severity="error",
+        message=f"{name_of(one.function)} puts bodies over {one.size:,} bytes into S3, and {takes}: a body between the two"
+        " is refused, and what it was about is not sent.",
+        source=one.source,
+        resource=name_of(one.function),
+        property_path="message_size_threshold",
+        arithmetic=(f"{one.size:,} > {size:,}",),
+        related=related,
+        fix=Fix(f"Set message_size_threshold to {size} or less; attributes count too.", "unsafe"),
+    )
 
 
 def lost_on_failure(code: Code) -> Iterator[Finding]:
@@ -22,8 +65,8 @@ def lost_on_failure(code: Code) -> Iterator[Finding]:
             yield Finding(
                 rule="LOS016",
                 severity="error",
-                message=f"{name_of(one.function)} goes on after a failure as if nothing had been: Lambda deletes {which}, and no"
-                " dead-letter queue gets it.",
+                message=f"{name_of(one.function)} goes on after a failure as if nothing had been: Lambda deletes {which},"
+                " and no dead-letter queue gets it.",
                 source=one.source,
                 resource=name_of(one.function),
                 property_path="except",
@@ -33,7 +76,9 @@ def lost_on_failure(code: Code) -> Iterator[Finding]:
             )
     for deletion in {one.source: one for one in code.deletions}.values():
         is_before = deletion.how == "before"
-        related = () if deletion.work is None else (Related(deletion.work, name_of(deletion.function), "done after that"),)
+        related = (
+            () if deletion.work is None else (Related(deletion.work, name_of(deletion.function), "done after that"),)
+        )
         yield Finding(
             rule="LOS016",
             severity="warning" if is_before else "error",

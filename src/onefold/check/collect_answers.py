@@ -102,10 +102,13 @@ class Answers:
         answers: set[Answer] = set()
         for one in found[1]:
             is_value = one.how == "value" and not one.path and isinstance(one.node, ast.expr)
-            answers.add(self._value(one.node, unit, depth + 1) if is_value and isinstance(one.node, ast.expr) else "unknown")
+            answers.add(
+                self._value(one.node, unit, depth + 1) if is_value and isinstance(one.node, ast.expr) else "unknown"
+            )
         for stored in unit.nodes:
-            is_item = isinstance(stored, ast.Subscript) and isinstance(stored.ctx, ast.Store)
-            if is_item and isinstance(stored.value, ast.Name) and stored.value.id == node.id:
+            if not isinstance(stored, ast.Subscript) or not isinstance(stored.ctx, ast.Store):
+                continue
+            if isinstance(stored.value, ast.Name) and stored.value.id == node.id:
                 key = stored.slice
                 answers.add("reports" if isinstance(key, ast.Constant) and key.value == FIELD else "unknown")
         answer = _together(answers)
@@ -116,16 +119,18 @@ class Answers:
     def _is_used_otherwise(self, name: ast.Name, unit: Unit) -> bool:
         """Whether something else is done with a name than to return it: then it may have been changed."""
         for one in unit.nodes:
-            if isinstance(one, ast.Name) and one.id == name.id and isinstance(one.ctx, ast.Load):
-                if not isinstance(unit.module.parents.get(one), ast.Return):
-                    return True
+            is_read = isinstance(one, ast.Name) and one.id == name.id and isinstance(one.ctx, ast.Load)
+            if is_read and not isinstance(unit.module.parents.get(one), ast.Return):
+                return True
         return False
 
     def is_powertools(self, reach: Iterable[Unit]) -> bool:
         """Whether a batch processor of Powertools is used, which raises when every message of a batch has failed."""
         for unit in reach:
             for node in unit.nodes:
-                if isinstance(node, (ast.Name, ast.Attribute)) and self._values.dotted(node, unit.module).startswith(BATCH):
+                if isinstance(node, (ast.Name, ast.Attribute)) and self._values.dotted(node, unit.module).startswith(
+                    BATCH
+                ):
                     return True
         return False
 
@@ -170,7 +175,7 @@ def may_end(body: Sequence[ast.stmt]) -> bool:
             return True
 
 
-# -- failures that are hidden ------------------------------------------------------------------------------------------------
+# -- failures that are hidden ----------------------------------------------------------------------------------------------
 
 
 class Swallowing:
@@ -182,7 +187,7 @@ class Swallowing:
         self._effects = Effects(graph.values)
 
     def of(self, handler: Unit) -> Iterator[Swallowed]:
-        """In a handler that never reports failed messages: around all of its loop, around one message, or in what that calls."""
+        """In a handler that never reports failures: around all of its loop, around one message, or in what that calls."""
         if isinstance(handler.node, ast.Module):
             return
         for loop in handler.nodes:

@@ -117,7 +117,8 @@ def _config(base: Value, values: Values, service: str) -> tuple[float | None, in
     if written is None:
         return READ_TIMEOUT_S, None if service == "dynamodb" else ATTEMPTS
     config = values.of(written, base.module)
-    if config.kind != "instance" or config.of not in {"botocore.config.Config", "botocore.client.Config"} or config.call is None:
+    is_config = config.kind == "instance" and config.of in {"botocore.config.Config", "botocore.client.Config"}
+    if not is_config or config.call is None or config.call.args or any(one.arg is None for one in config.call.keywords):
         return None, None
     timeout = given(config.call, "read_timeout")
     seconds = READ_TIMEOUT_S if timeout is None else values.of(timeout, base.module).of

@@ -1,7 +1,7 @@
-"""Idempotency keys, and records of what was done, in Python code: Powertools' decorators, conditional writes, onefold's keys.
+"""Idempotency keys and records of what was done, in Python: Powertools' decorators, conditional writes, onefold's keys.
 
-Sources: Powertools for AWS Lambda (Python) 3, idempotency: event_key_jmespath (the whole event when it is empty), records kept
-for expires_after_seconds (3,600); Amazon DynamoDB, condition expressions.
+Sources: Powertools for AWS Lambda (Python) 3, idempotency: event_key_jmespath (the whole event when it is empty), records
+kept for expires_after_seconds (3,600); Amazon DynamoDB, condition expressions.
 Never here: rules. Invariant: a key is said to have in it only what it has in it whenever it is made.
 """
 
@@ -28,7 +28,9 @@ _PARTS: Final[dict[str, Origin]] = {
 }
 _ONE_RECORD: Final = re.compile(r"^Records\[(?:\d+|\*)?\]\.")
 _ABSENT: Final = re.compile(r"^\s*attribute_not_exists\s*\(\s*([#\w.-]{1,255})\s*\)\s*$", re.IGNORECASE)
-_PARTNERS: Final = frozenset({"idempotency_key", "idempotencyKey", "IdempotencyKey", "ClientRequestToken", "client_request_token"})
+_PARTNERS: Final = frozenset(
+    {"idempotency_key", "idempotencyKey", "IdempotencyKey", "ClientRequestToken", "client_request_token"}
+)
 _HEADERS: Final = frozenset({"idempotency-key", "x-idempotency-key"})
 _ENDINGS: Final = ("lock", "lease", "mutex")
 
@@ -144,11 +146,11 @@ class Keys:
             return None
         if isinstance(condition, ast.Call) and isinstance(condition.func, ast.Attribute):
             inner = condition.func.value
-            is_absent = condition.func.attr == "not_exists" and isinstance(inner, ast.Call) and len(inner.args) == 1
-            if is_absent and self._values.dotted(inner.func, module) == "boto3.dynamodb.conditions.Attr":
-                name = self._values.of(inner.args[0], module).of
-                return name if isinstance(name, str) else None
-            return None
+            if condition.func.attr != "not_exists" or not isinstance(inner, ast.Call) or len(inner.args) != 1:
+                return None
+            is_attribute = self._values.dotted(inner.func, module) == "boto3.dynamodb.conditions.Attr"
+            name = self._values.of(inner.args[0], module).of
+            return name if is_attribute and isinstance(name, str) else None
         text = self._values.of(condition, module).of
         match = _ABSENT.match(text) if isinstance(text, str) else None
         if match is None:
@@ -176,13 +178,15 @@ class Keys:
             for key, value in zip(item.keys, item.values, strict=True):
                 seconds = self._seconds_from_now(value, unit.module)
                 if isinstance(key, ast.Constant) and isinstance(key.value, str) and seconds is not None:
-                    yield Lock(
-                        source=unit.module.source(node), function=unit.id, attribute=key.value, seconds=seconds
-                    )
+                    yield Lock(source=unit.module.source(node), function=unit.id, attribute=key.value, seconds=seconds)
 
     def _seconds_from_now(self, node: ast.expr, module: Module) -> int | None:
         """N, of an expression `int(time.time()) + N`."""
-        if isinstance(node, ast.Call) and self._values.dotted(node.func, module) in {"builtins.int", "builtins.str"} and node.args:
+        if (
+            isinstance(node, ast.Call)
+            and self._values.dotted(node.func, module) in {"builtins.int", "builtins.str"}
+            and node.args
+        ):
             return self._seconds_from_now(node.args[0], module)
         if isinstance(node, ast.Dict) and len(node.values) == 1:  # {"N": ...}
             return self._seconds_from_now(node.values[0], module)
@@ -214,7 +218,7 @@ class Keys:
                     yield self._key(f"The key that is given to a partner ({name})", written, value, unit)
 
     def of_onefold(self, unit: Unit) -> Iterator[Key]:
-        """Keys of onefold's own declarations that are functions: `@app.job(queue, key=lambda order: ...)`, `@once(key=...)`."""
+        """Keys of onefold's declarations that are functions: `@app.job(queue, key=lambda order: ...)`, `@once(key=...)`."""
         if isinstance(unit.node, ast.Module):
             return
         for one in unit.node.decorator_list:

@@ -2,7 +2,8 @@
 
 A function is a handler of a queue if a template says so, or if its own code does: it takes (event, context) and reads from
 the event's records what only messages of SQS have, or gives them to a batch processor of Powertools for SQS.
-Never here: rules, and running code. Invariants: broken files are listed and the others read; what cannot be told is left out.
+Never here: rules, and running code. Invariants: broken files are listed and the others read; what cannot be told is left
+out.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from msgspec import Struct
 
 from onefold.check.call_graph import CallGraph, Unit
-from onefold.check.code_facts import Call, Code, Countdown, Durable, Handler, Timeout
+from onefold.check.code_facts import Call, Code, Countdown, Durable, Handler, Key, Threshold, Timeout
 from onefold.check.collect_answers import BATCH, Answers, Swallowing
 from onefold.check.collect_calls import calls_of, given
 from onefold.check.collect_keys import Keys
@@ -28,12 +29,23 @@ from onefold.errors import OnefoldError
 
 _CONTEXT: Final = re.compile(r"^_*(?:lambda_?|aws_?)?(?:context|ctx)$|^_+$")
 _OF_SQS: Final = frozenset(
-    {"body", "messageId", "receiptHandle", "messageAttributes", "message_id", "receipt_handle", "json_body", "message_attributes"}
+    {
+        "body",
+        "messageId",
+        "receiptHandle",
+        "messageAttributes",
+        "message_id",
+        "receipt_handle",
+        "json_body",
+        "message_attributes",
+    }
 )
 _OF_OTHERS: Final = frozenset(
     {"Sns", "sns", "s3", "kinesis", "dynamodb", "cf", "ses", "eventSource", "event_source", "EventSource", "codecommit"}
 )
-_GUARDS: Final = re.compile(r"idempot|dedup|duplicat|already|seen|processed|claim|lock|once|exactly|unique|inbox", re.IGNORECASE)
+_GUARDS: Final = re.compile(
+    r"idempot|dedup|duplicat|already|seen|processed|claim|lock|once|exactly|unique|inbox", re.IGNORECASE
+)
 _DURABLE: Final = "aws_durable_execution_sdk_python"
 _UNITS_OF_TIME: Final = {"from_seconds": 1, "from_minutes": 60, "from_hours": 3_600, "from_days": 86_400}
 
@@ -47,7 +59,7 @@ class Entry(Struct, frozen=True):
 
 
 class Collected(Struct, frozen=True, kw_only=True):
-    """What was read. `of_entries`: the handler of each entry that was found. `broken`: files that could not be read, with why."""
+    """What was read. `of_entries`: the handler of each entry that was found. `broken`: what could not be read, with why."""
 
     code: Code
     of_entries: Mapping[Entry, Handler]
@@ -104,12 +116,13 @@ class _Collection:
             deletions=tuple(one for unit in units for one in self._work.deletions(unit)),
             countdowns=tuple(one for unit in units for one in self._countdowns(unit)),
             timeouts=tuple(one for unit in units for one in self._timeouts(unit)),
+            thresholds=tuple(one for unit in units for one in self._thresholds(unit)),
             extends=any(one.operation.startswith("change_message_visibility") for one in calls.values()),
         )
         found = {entry: handlers[unit] for entry, unit in self._entries.items()}
         return Collected(code=code, of_entries=found, broken={**broken, **self._modules.unread})
 
-    # -- which functions are handlers ----------------------------------------------------------------------------------------
+    # -- which functions are handlers --------------------------------------------------------------------------------------
 
     def _entry(self, entry: Entry) -> Unit | None:
         try:
@@ -144,7 +157,12 @@ class _Collection:
             name, base = None, None
             if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
                 name, base = node.slice.value, node.value
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "get"
+                and node.args
+            ):
                 name, base = getattr(node.args[0], "value", None), node.func.value
             elif isinstance(node, ast.Attribute):
                 name, base = node.attr, node.value
@@ -163,7 +181,12 @@ class _Collection:
     def _is_of_queues(self, processor: ast.expr | None, module: Module) -> bool:
         """Whether a processor of Powertools is for SQS, and gives records as they are."""
         value = self._values.of(processor, module)
-        if value.kind != "instance" or not str(value.of).startswith(BATCH) or value.call is None or value.module is None:
+        if (
+            value.kind != "instance"
+            or not str(value.of).startswith(BATCH)
+            or value.call is None
+            or value.module is None
+        ):
             return False
         if given(value.call, "model") is not None:
             return False
@@ -186,7 +209,7 @@ class _Collection:
                     if called is not None:
                         yield called, 0, Value("record")
 
-    # -- what each does ------------------------------------------------------------------------------------------------------
+    # -- what each does ----------------------------------------------------------------------------------------------------
 
     def _handler(self, unit: Unit) -> Handler:
         reach = self._graph.reach(unit)
@@ -208,10 +231,16 @@ class _Collection:
             claims=tuple(self._work.claims(reach)),
             locks=tuple(lock for one in reach for lock in self._keys.locks(one)),
             races=tuple(race for one in reach for race in self._work.races(one)),
+            thresholds=tuple(
+                one
+                for each in self._graph.units.values()
+                if each.module in {inner.module for inner in reach}
+                for one in self._thresholds(each)
+            ),
             durable=self._durable(unit, reach),
         )
 
-    def _all_keys(self, unit: Unit, handler: Unit) -> Iterator[object]:
+    def _all_keys(self, unit: Unit, handler: Unit) -> Iterator[Key]:
         yield from self._keys.of_powertools(unit, handler)
         yield from self._keys.of_writes(unit)
         yield from self._keys.of_partners(unit)
@@ -224,10 +253,12 @@ class _Collection:
         if isinstance(unit.node, ast.Module):
             return None
         decorators = unit.node.decorator_list
-        names = [
-            self._values.dotted(one.func if isinstance(one, ast.Call) else one, unit.module) for one in decorators
+        names = [self._values.dotted(one.func if isinstance(one, ast.Call) else one, unit.module) for one in decorators]
+        durable = [
+            number
+            for number, one in enumerate(names)
+            if one.startswith(_DURABLE) and one.endswith(".durable_execution")
         ]
-        durable = [number for number, one in enumerate(names) if one.startswith(_DURABLE) and one.endswith(".durable_execution")]
         if not durable:
             return None
         found = [number for number, one in enumerate(names) if one.endswith("idempotency.idempotent")]
@@ -274,7 +305,18 @@ class _Collection:
         factor = 1 if name == "Duration" else _UNITS_OF_TIME.get(name)
         return None if factor is None else int(number * factor)
 
-    # -- Celery --------------------------------------------------------------------------------------------------------------
+    def _thresholds(self, unit: Unit) -> Iterator[Threshold]:
+        """Assignments to `message_size_threshold` of a client that the extended client library has made."""
+        if "sqs_extended_client" not in unit.module.text:
+            return
+        for node in unit.nodes:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            if any(isinstance(one, ast.Attribute) and one.attr == "message_size_threshold" for one in targets):
+                size = self._values.of(getattr(node, "value", None), unit.module).of
+                if isinstance(size, int):
+                    yield Threshold(source=unit.module.source(node), function=unit.id, size=size)
+
+    # -- Celery ------------------------------------------------------------------------------------------------------------
 
     def _countdowns(self, unit: Unit) -> Iterator[Countdown]:
         for node in unit.calls():

@@ -217,6 +217,7 @@ def collect_template(
     region: str,
     endpoint: str = "",
     everything: bool = False,
+    text: str | None = None,
 ) -> TemplateFacts:
     """What the template says.
 
@@ -227,6 +228,7 @@ def collect_template(
         region: for ARNs, URLs and AWS::Region.
         endpoint: what `Ref` of a queue begins with, `http://127.0.0.1:9324`; SQS's own address when empty.
         everything: read what is around queues too, for rules; a local SQS needs nothing of it.
+        text: what the file says, when it is to say something else than it does.
 
     Raises:
         NotFoundError: the file does not exist.
@@ -234,7 +236,7 @@ def collect_template(
         UsageError: it is not a template (see documents.read_document), or a parameter is unknown or not allowed.
     """
     _refuse_others(path)
-    document = read_document(path)
+    document = read_document(path, text)
     if not document.data.get("Resources"):
         _refuse_others(path, document.data)
     return collect(

@@ -101,14 +101,21 @@ class Work:
         """The first thing that is done with a message, or with what was taken from it."""
         for statement in body:
             for call in (one for one in ast.walk(statement) if isinstance(one, ast.Call)):
-                given_names = {one.id for argument in (*call.args, *call.keywords) for one in ast.walk(argument) if isinstance(one, ast.Name)}  # noqa: E501
-                if given_names & names and not self._effects.only_looks(call, unit.module):
-                    if not self._effects.collects(call, unit.module):
-                        return call
+                given_names = {
+                    one.id
+                    for argument in (*call.args, *call.keywords)
+                    for one in ast.walk(argument)
+                    if isinstance(one, ast.Name)
+                }
+                only_looks = self._effects.only_looks(call, unit.module) or self._effects.collects(call, unit.module)
+                if given_names & names and not only_looks:
+                    return call
             if isinstance(statement, ast.Assign):
                 read = {one.id for one in ast.walk(statement.value) if isinstance(one, ast.Name)}
                 if read & names:
-                    names |= {one.id for target in statement.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+                    names |= {
+                        one.id for target in statement.targets for one in ast.walk(target) if isinstance(one, ast.Name)
+                    }
         return None
 
     # -- claims ------------------------------------------------------------------------------------------------------------
@@ -168,9 +175,13 @@ class Work:
             written = ast.unparse(one.type) if one.type is not None else ""
             if written.endswith(_REFUSED):
                 return one if self._passes_over(one.body, unit) else None
-            if self._values.dotted(one.type, unit.module) in _CLIENT_ERROR and one.body and isinstance(one.body[0], ast.If):
+            if (
+                self._values.dotted(one.type, unit.module) in _CLIENT_ERROR
+                and one.body
+                and isinstance(one.body[0], ast.If)
+            ):
                 first = one.body[0]
-                is_raised = first.orelse if first.orelse else one.body[1:]
+                is_raised = first.orelse or one.body[1:]
                 only_raises = bool(is_raised) and isinstance(is_raised[-1], ast.Raise)
                 if _asks_for_refusal(first.test) and only_raises and self._passes_over(first.body, unit):
                     return first
@@ -193,7 +204,11 @@ class Work:
             returned = [each for each in ast.walk(one) if isinstance(each, ast.Return)]
             if _REFUSED not in written and not any(_asks_for_refusal(each) for each in ast.walk(one)):
                 return None
-            if not returned or not all(_returns(each, value=False) for each in returned) or self._acts(one.body, called.module):
+            if (
+                not returned
+                or not all(_returns(each, value=False) for each in returned)
+                or self._acts(one.body, called.module)
+            ):
                 return None
         return write
 
@@ -256,7 +271,9 @@ class Work:
                 look = self._looks(statement, body[number + 1 :], unit)
                 if look is None:
                     continue
-                for call in (one for later in body[number + 2 :] for one in ast.walk(later) if isinstance(one, ast.Call)):
+                for call in (
+                    one for later in body[number + 2 :] for one in ast.walk(later) if isinstance(one, ast.Call)
+                ):
                     found = operation_of(call, unit.module, self._values)
                     is_write = found is not None and found[:2] == ("dynamodb", "put_item")
                     if is_write and _same_base(call, look) and _is_unconditional(call):
@@ -283,9 +300,9 @@ def _blocks(unit: Unit) -> Iterator[list[ast.stmt]]:
     for node in (unit.node, *unit.nodes):
         for name in ("body", "orelse", "finalbody"):
             body = getattr(node, name, None)
-            if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
-                if node is unit.node or not isinstance(node, (*FUNCTION, ast.ClassDef)):
-                    yield body
+            is_own = node is unit.node or not isinstance(node, (*FUNCTION, ast.ClassDef))
+            if is_own and isinstance(body, list) and body and isinstance(body[0], ast.stmt):
+                yield body
 
 
 def _returns(statement: ast.Return, *, value: bool) -> bool:
@@ -304,7 +321,9 @@ def _is_condition(call: ast.Call) -> bool:
 
 
 def _is_unconditional(call: ast.Call) -> bool:
-    return not call.args and all(one.arg is not None and one.arg not in {"ConditionExpression", "Expected"} for one in call.keywords)
+    return not call.args and all(
+        one.arg is not None and one.arg not in {"ConditionExpression", "Expected"} for one in call.keywords
+    )
 
 
 def _same_base(one: ast.Call, other: ast.Call) -> bool:

@@ -37,8 +37,11 @@ _YAML: Final = "tag:yaml.org,2002:"
 _TRUE: Final = frozenset({"yes", "true", "on"})
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path, text: str | None = None) -> Document:
     """Read a template.
+
+    Args:
+        text: what the file says, when it has been read or is to say something else.
 
     Raises:
         NotFoundError: the file does not exist.
@@ -46,7 +49,7 @@ def read_document(path: Path) -> Document:
             aliases that expand to more than the bounds above, or no mapping at the top.
         StorageError: the file cannot be read.
     """
-    text = _text(path)
+    text = _text(path) if text is None else text.removeprefix("\ufeff")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _bound_depth(path, yaml.parse(text, Loader=loader))

@@ -60,6 +60,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         rule: its id, `DUP002`. message: one sentence with the values. arithmetic: one line for each step.
         source, resource, property_path: where; a resource is its logical id. related: the other sides.
         fix: None where there is no single right value. suppressed: the reason written beside it; None where there is none.
+        is_preview: it may still be wrong, and is reported only when asked for.
     """
 
     rule: str
@@ -72,6 +73,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     related: tuple[Related, ...] = ()
     fix: Fix | None = None
     suppressed: str | None = None
+    is_preview: bool = False
 
     @property
     def fingerprint(self) -> str:

@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from msgspec import Struct
@@ -40,23 +39,19 @@ def fixed(path: Path, rules: Sequence[Rule], today: date, *, unsafe: bool) -> Fi
         unsafe: make those fixes too that may change what was meant.
     """
     before = text = _text(path)
-    with TemporaryDirectory(prefix="onefold-check-") as folder:
-        copy = Path(folder) / path.name
-        found = check([path], rules, today).open
-        known = {one.fingerprint for one in found}
-        for _ in range(PASSES_MAX):
-            edits = _edits(found, unsafe=unsafe)
-            if not edits:
-                break
-            text = applied(text, edits)
-            with copy.open("w", encoding="utf-8", newline="") as file:
-                file.write(text)
-            again = check([copy], rules, today)
-            found = again.open
-            if again.unread:
-                raise _worse(path)
-        if {one.fingerprint for one in found} - known:
+    found = check([path], rules, today).open
+    known = {one.fingerprint for one in found}
+    for _ in range(PASSES_MAX):
+        edits = [one for one in _edits(found, unsafe=unsafe) if one.source.file == str(path)]
+        if not edits:
+            break
+        text = applied(text, edits)
+        again = check([path], rules, today, texts={path: text})
+        found = again.open
+        if any(one.is_named for one in again.unread):
             raise _worse(path)
+    if {one.fingerprint for one in found} - known:
+        raise _worse(path)
     names = (str(path), str(path))
     diff = "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

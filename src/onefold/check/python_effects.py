@@ -16,9 +16,51 @@ from onefold.check.python_values import Values
 _DEPTH_MAX: Final = 4
 _BUILTINS: Final = frozenset(
     {
-        *("abs", "all", "any", "bool", "bytes", "dict", "enumerate", "filter", "float", "format", "frozenset", "getattr"),
-        *("hasattr", "hash", "id", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "min", "next"),
-        *("print", "range", "repr", "reversed", "round", "set", "sorted", "str", "sum", "super", "tuple", "type", "vars", "zip"),
+        *(
+            "abs",
+            "all",
+            "any",
+            "bool",
+            "bytes",
+            "dict",
+            "enumerate",
+            "filter",
+            "float",
+            "format",
+            "frozenset",
+            "getattr",
+        ),
+        *(
+            "hasattr",
+            "hash",
+            "id",
+            "int",
+            "isinstance",
+            "issubclass",
+            "iter",
+            "len",
+            "list",
+            "map",
+            "max",
+            "min",
+            "next",
+        ),
+        *(
+            "print",
+            "range",
+            "repr",
+            "reversed",
+            "round",
+            "set",
+            "sorted",
+            "str",
+            "sum",
+            "super",
+            "tuple",
+            "type",
+            "vars",
+            "zip",
+        ),
         *("Exception", "ValueError", "KeyError", "TypeError", "RuntimeError"),
     }
 )
@@ -34,13 +76,38 @@ _LIBRARIES: Final = (
 )
 _CONVERSIONS: Final = frozenset(
     {
-        *("capitalize", "casefold", "copy", "count", "date", "decode", "encode", "endswith", "find", "format", "get", "hex"),
+        *(
+            "capitalize",
+            "casefold",
+            "copy",
+            "count",
+            "date",
+            "decode",
+            "encode",
+            "endswith",
+            "find",
+            "format",
+            "get",
+            "hex",
+        ),
         *("hexdigest", "isoformat", "items", "join", "keys", "lower", "lstrip", "model_dump", "partition", "replace"),
-        *("rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strftime", "strip", "timestamp", "title"),
+        *(
+            "rpartition",
+            "rsplit",
+            "rstrip",
+            "split",
+            "splitlines",
+            "startswith",
+            "strftime",
+            "strip",
+            "timestamp",
+            "title",
+        ),
         *("total_seconds", "upper", "values"),
     }
 )
 _COLLECTING: Final = frozenset({"add", "append", "clear", "discard", "extend", "insert", "pop", "setdefault", "update"})
+_NOT_COLLECTIONS: Final = frozenset({"client", "resource", "table", "queue", "instance", "external"})
 _WATCHERS: Final = ("log", "metric", "tracer", "trace", "span", "statsd", "sentry", "xray", "rollbar", "bugsnag")
 
 
@@ -92,10 +159,9 @@ class Effects:
 
     def collects(self, call: ast.Call, module: Module) -> bool:
         """Whether a call only adds something to a list, set or dictionary of the program."""
-        func = call.func
-        return isinstance(func, ast.Attribute) and func.attr in _COLLECTING and self._values.of(func.value, module).kind not in {
-            "client", "resource", "table", "queue", "instance", "external",
-        }  # fmt: skip
+        if not isinstance(call.func, ast.Attribute) or call.func.attr not in _COLLECTING:
+            return False
+        return self._values.of(call.func.value, module).kind not in _NOT_COLLECTIONS
 
     def _raises(self, function: ast.AST) -> bool:
         return any(isinstance(one, ast.Raise) for one in _below(function))

@@ -3,8 +3,8 @@
 No code of the user is run. Imports are followed to files beside the importing one, or in a folder above it up to the root
 that was given; whatever is Python's own, a package of an extra that rules know, or was installed beside the code
 (`*.dist-info`) stays a dotted name.
-Never here: what an expression stands for (python_values.py), rules. Invariants: a file that cannot be parsed is an error with
-file and line; sizes and counts are bounded.
+Never here: what an expression stands for (python_values.py), rules. Invariants: a file that cannot be parsed is an error
+with file and line; sizes and counts are bounded.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from onefold.errors import NotFoundError, StorageError, UsageError
 
 FILE_BYTES_MAX: Final = 1_048_576  # ours; what is larger was generated
 FILES_MAX: Final = 5_000  # ours, with the files that imports lead to
+FOLDERS_MAX: Final = 20  # ours: how far above a file its imports may be
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSION = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -176,15 +177,14 @@ class Modules:
             NotFoundError: it does not exist. StorageError: it cannot be read.
             UsageError: too large, not text, not Python of this version or an earlier one; or too many files.
         """
-        path = path.resolve()
-        known = self._read.get(path)
+        place = path.resolve()
+        known = self._read.get(place)
         if known is not None:
             return known
         if len(self._read) >= FILES_MAX:
             raise UsageError(f"More than {FILES_MAX:,} Python files belong together.", todo="Name a part of them.")
-        self._read[path] = None
-        module = parsed(path, root.resolve())
-        self._read[path] = module
+        self._read[place] = None
+        module = self._read[place] = parsed(path, root)
         return module
 
     def quietly(self, path: Path, root: Path) -> Module | None:
@@ -193,9 +193,10 @@ class Modules:
             return None  # being read, or not readable
         try:
             return self.read(path, root)
-        except (UsageError, StorageError) as error:
-            if isinstance(error, UsageError) and not isinstance(error, NotFoundError):
-                self.unread[str(path)] = error
+        except NotFoundError:
+            return None
+        except UsageError as error:
+            self.unread[str(path)] = error
             return None
 
     def imported(self, module: Module, dotted: str, level: int) -> Module | None:
@@ -204,7 +205,7 @@ class Modules:
         if level:
             folder = module.path.parent
             for _ in range(level - 1):
-                folder = folder.parent
+                folder = above(folder)
             return self._below(folder, parts, module.root)
         if not parts or parts[0] in _KNOWN or parts[0] in sys.stdlib_module_names:
             return None
@@ -228,10 +229,17 @@ class Modules:
 
 
 def _folders(module: Module) -> Iterator[Path]:
-    for folder in (module.path.parent, *module.path.parent.parents):
+    folder = module.path.parent
+    for _ in range(FOLDERS_MAX):
         yield folder
-        if folder == module.root or not folder.is_relative_to(module.root):
+        if folder == module.root:
             return
+        folder = above(folder)
+
+
+def above(folder: Path) -> Path:
+    """The folder that a folder is in, also of one that is called `.` or `..`."""
+    return folder.parent if folder.name not in {"", ".."} else folder / ".."
 
 
 def parsed(path: Path, root: Path) -> Module:
@@ -291,7 +299,9 @@ class _Binder(ast.NodeVisitor):
         self.generic_visit(self._module.tree)
         return top
 
-    def _inside(self, node: ScopeNode, children: Iterator[ast.AST] | list[ast.AST], arguments: ast.arguments | None) -> None:
+    def _inside(
+        self, node: ScopeNode, children: Iterator[ast.AST] | list[ast.AST], arguments: ast.arguments | None
+    ) -> None:
         outer = self._scope
         self._scope = self._module.scopes[node] = Scope(node, outer, self._module)
         if arguments is not None:
@@ -311,17 +321,17 @@ class _Binder(ast.NodeVisitor):
             self.visit(outside)
         self._inside(node, list(node.body), node.args)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:  # noqa: N802 - as ast calls it
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._function(node)
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:  # noqa: N802 - as ast calls it
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
         self._function(node)
 
-    def visit_Lambda(self, node: ast.Lambda) -> None:  # noqa: N802 - as ast calls it
+    def visit_Lambda(self, node: ast.Lambda) -> None:
         self.visit(node.args)
         self._inside(node, [node.body], node.args)
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:  # noqa: N802 - as ast calls it
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._scope.bind(node.name, Binding("class", node))
         for outside in (*node.decorator_list, *node.bases, *node.keywords):
             self.visit(outside)
@@ -336,12 +346,12 @@ class _Binder(ast.NodeVisitor):
         self._target(node.target, "item", node.iter)
         self.generic_visit(node)
 
-    def visit_Import(self, node: ast.Import) -> None:  # noqa: N802 - as ast calls it
+    def visit_Import(self, node: ast.Import) -> None:
         for one in node.names:
             dotted = one.name if one.asname else one.name.partition(".")[0]
             self._scope.bind(one.asname or dotted, Binding("import", node, dotted))
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:  # noqa: N802 - as ast calls it
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         for one in node.names:
             if one.name == "*":
                 self._module.star_imports.append(Binding("import", node, node.module or "", node.level))
@@ -349,21 +359,21 @@ class _Binder(ast.NodeVisitor):
                 dotted = f"{node.module or ''}.{one.name}".lstrip(".")
                 self._scope.bind(one.asname or one.name, Binding("import", node, dotted, node.level))
 
-    def visit_Assign(self, node: ast.Assign) -> None:  # noqa: N802 - as ast calls it
+    def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
             self._target(target, "value", node.value)
         self.generic_visit(node)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:  # noqa: N802 - as ast calls it
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self._target(node.target, "value", node.value)
         self.generic_visit(node)
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:  # noqa: N802 - as ast calls it
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self._target(node.target, "other", node.value)
         self.generic_visit(node)
 
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:  # noqa: N802 - as ast calls it
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
         self._target(node.target, "value", node.value)
         self.generic_visit(node)
 
@@ -378,15 +388,15 @@ class _Binder(ast.NodeVisitor):
             self._target(node.optional_vars, "other", node.context_expr)
         self.generic_visit(node)
 
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:  # noqa: N802 - as ast calls it
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
         if node.name is not None:
             self._scope.bind(node.name, Binding("other", node))
         self.generic_visit(node)
 
-    def visit_Global(self, node: ast.Global) -> None:  # noqa: N802 - as ast calls it
+    def visit_Global(self, node: ast.Global) -> None:
         self._scope.outside.update(node.names)
 
-    def visit_Nonlocal(self, node: ast.Nonlocal) -> None:  # noqa: N802 - as ast calls it
+    def visit_Nonlocal(self, node: ast.Nonlocal) -> None:
         self._scope.outside.update(node.names)
         scope = self._scope.parent
         while scope is not None:
@@ -395,16 +405,16 @@ class _Binder(ast.NodeVisitor):
                     scope.bind(name, Binding("other", node))
             scope = scope.parent
 
-    def visit_MatchAs(self, node: ast.MatchAs) -> None:  # noqa: N802 - as ast calls it
+    def visit_MatchAs(self, node: ast.MatchAs) -> None:
         if node.name is not None:
             self._scope.bind(node.name, Binding("other", node))
         self.generic_visit(node)
 
-    def visit_MatchStar(self, node: ast.MatchStar) -> None:  # noqa: N802 - as ast calls it
+    def visit_MatchStar(self, node: ast.MatchStar) -> None:
         if node.name is not None:
             self._scope.bind(node.name, Binding("other", node))
 
-    def visit_Delete(self, node: ast.Delete) -> None:  # noqa: N802 - as ast calls it
+    def visit_Delete(self, node: ast.Delete) -> None:
         for target in node.targets:
             if isinstance(target, ast.Name):
                 self._scope.bind(target.id, Binding("other", node))

@@ -34,8 +34,8 @@ class Value(Struct, frozen=True):
 
     Attributes:
         kind: `unknown` where it cannot be told; then only `origins` and `variable` may say something.
-        of: of a constant its value; of something external its dotted name; of a client or resource its service; of a function
-            or class its node; of an instance the node or the dotted name of its class; of a table or queue, its name's Value.
+        of: of a constant its value; of something external its dotted name; of a client or resource its service; of a
+            function or class its node; of an instance the node or dotted name of its class; of a table or queue, its name.
         module: where a function or class is. call: that has made a client, an instance or the like.
         origins: what is certainly in the value. variable: the environment variable that it is.
     """
@@ -57,21 +57,70 @@ _FROM_RECORD: Final[dict[str, Origin]] = {
     "ApproximateFirstReceiveTimestamp": "receive-count", "approximate_first_receive_timestamp": "receive-count",
 }  # fmt: skip
 _DELIVERED: Final[frozenset[str]] = frozenset({"record", "message", "attributes"})
-_CHANCE: Final = ("random.", "secrets.", "uuid.uuid1", "uuid.uuid4", "uuid.uuid7", "ulid.", "nanoid.", "shortuuid.", "os.urandom")
+_CHANCE: Final = (
+    "random.",
+    "secrets.",
+    "uuid.uuid1",
+    "uuid.uuid4",
+    "uuid.uuid7",
+    "ulid.",
+    "nanoid.",
+    "shortuuid.",
+    "os.urandom",
+)
 _CLOCK: Final = frozenset(
     {
-        *("time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns"),
+        *(
+            "time.time",
+            "time.time_ns",
+            "time.monotonic",
+            "time.monotonic_ns",
+            "time.perf_counter",
+            "time.perf_counter_ns",
+        ),
         *("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"),
         *("arrow.now", "arrow.utcnow", "pendulum.now", "django.utils.timezone.now"),
     }
 )
 # What comes out has in it what goes in, whatever that is.
-_KEEPS: Final = ("hashlib.", "base64.", "json.dumps", "uuid.uuid3", "uuid.uuid5", "uuid.UUID", "orjson.dumps", "urllib.parse.quote")
+_KEEPS: Final = (
+    "hashlib.",
+    "base64.",
+    "json.dumps",
+    "uuid.uuid3",
+    "uuid.uuid5",
+    "uuid.UUID",
+    "orjson.dumps",
+    "urllib.parse.quote",
+)
 _KEEPING_BUILTINS: Final = frozenset({"str", "repr", "bytes", "int", "float", "hex", "tuple", "list", "dict", "format"})
 _KEEPING_METHODS: Final = frozenset(
     {
-        *("encode", "decode", "hexdigest", "digest", "lower", "upper", "strip", "rstrip", "lstrip", "replace", "format"),
-        *("join", "hex", "isoformat", "strftime", "timestamp", "casefold", "copy", "total_seconds", "astimezone", "zfill"),
+        *(
+            "encode",
+            "decode",
+            "hexdigest",
+            "digest",
+            "lower",
+            "upper",
+            "strip",
+            "rstrip",
+            "lstrip",
+            "replace",
+            "format",
+        ),
+        *(
+            "join",
+            "hex",
+            "isoformat",
+            "strftime",
+            "timestamp",
+            "casefold",
+            "copy",
+            "total_seconds",
+            "astimezone",
+            "zfill",
+        ),
     }
 )
 _ENVIRONMENT: Final = frozenset({"os.environ", "os.environb"})
@@ -189,7 +238,9 @@ class Values:
             name = annotation.value.rpartition(".")[2]
         else:
             name = str(self.of(annotation, module, depth).of).rpartition(".")[2] if annotation is not None else ""
-        return {"SQSEvent": Value("event"), "SQSRecord": Value("record"), "LambdaContext": Value("context")}.get(name, UNKNOWN)
+        return {"SQSEvent": Value("event"), "SQSRecord": Value("record"), "LambdaContext": Value("context")}.get(
+            name, UNKNOWN
+        )
 
     def _import(self, binding: Binding, module: Module, depth: int) -> Value:
         found = self.modules.imported(module, binding.dotted, binding.level)
@@ -209,7 +260,11 @@ class Values:
         base, name = self.of(node.value, module, depth), node.attr
         match base.kind:
             case "external":
-                return Value("environment") if f"{base.of}.{name}" in _ENVIRONMENT else Value("external", f"{base.of}.{name}")
+                return (
+                    Value("environment")
+                    if f"{base.of}.{name}" in _ENVIRONMENT
+                    else Value("external", f"{base.of}.{name}")
+                )
             case "module" if base.module is not None:
                 return self.named(name, base.module.top, depth) if name in base.module.top.bindings else UNKNOWN
             case "instance" if isinstance(base.of, ast.ClassDef) and base.module is not None:
@@ -234,10 +289,17 @@ class Values:
         """`self.name`: what every assignment in the class gives it, or the class's own."""
         found: list[Value] = []
         for one in ast.walk(owner):
-            targets = one.targets if isinstance(one, ast.Assign) else [one.target] if isinstance(one, ast.AnnAssign) else []
+            targets = (
+                one.targets if isinstance(one, ast.Assign) else [one.target] if isinstance(one, ast.AnnAssign) else []
+            )
             for target in targets:
-                is_self = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
-                if is_self and target.attr == name and isinstance(one, (ast.Assign, ast.AnnAssign)):
+                if (
+                    not isinstance(target, ast.Attribute)
+                    or target.attr != name
+                    or not isinstance(target.value, ast.Name)
+                ):
+                    continue
+                if target.value.id == "self" and isinstance(one, (ast.Assign, ast.AnnAssign)):
                     found.append(self.of(one.value, module, depth))
         return met(found[:BINDINGS_MAX]) if found else self._of_class(owner, module, name, depth)
 
@@ -280,10 +342,9 @@ class Values:
             return Value("session")
         if dotted in {"os.getenv", "os.environ.get"}:
             return self._variable(node, module, depth)
-        if dotted.startswith(_CHANCE):
-            return Value(origins=frozenset({"random"}))
-        if dotted in _CLOCK:
-            return Value(origins=frozenset({"time"}))
+        origin: Origin | None = "random" if dotted.startswith(_CHANCE) else "time" if dotted in _CLOCK else None
+        if origin is not None:
+            return Value(origins=frozenset({origin}))
         if dotted.startswith(_EVENTS):
             return {"SQSEvent": Value("event"), "SQSRecord": Value("record")}.get(name, UNKNOWN)
         if dotted == "builtins.enumerate":
@@ -293,6 +354,10 @@ class Values:
             inner = self.of(node.args[0], module, depth)
             if inner.kind in {"records", "messages"}:
                 return inner
+        return self._kept_or_made(dotted, node, module, depth)
+
+    def _kept_or_made(self, dotted: str, node: ast.Call, module: Module, depth: int) -> Value:
+        name = dotted.rpartition(".")[2]
         if dotted == "functools.partial" and node.args:
             return self.of(node.args[0], module, depth)
         if dotted.startswith(_KEEPS) or (dotted.startswith("builtins.") and name in _KEEPING_BUILTINS):
@@ -323,7 +388,7 @@ class Values:
                 return self._variable(node, module, depth)
             case "resource", "Table" | "Queue" | "get_queue_by_name" | "create_queue":
                 return self._resource(name, node, module, depth)
-            case ("event" | "record" | "attributes" | "received" | "message"), "get":
+            case (("event" | "record" | "attributes" | "received" | "message"), "get"):
                 key = self.of(node.args[0], module, depth) if node.args else UNKNOWN
                 return _member(base, key.of) if isinstance(key.of, str) else UNKNOWN
             case "client", "receive_message":
@@ -332,7 +397,7 @@ class Values:
                 return Value("queue-url", self.of(_keyword(node, "QueueName"), module, depth))
             case "queue", "receive_messages":
                 return Value("messages", "resource", call=node)
-            case ("unknown" | "constant" | "external" | "instance"), _ if name in _KEEPING_METHODS:
+            case (("unknown" | "constant" | "external" | "instance"), _) if name in _KEEPING_METHODS:
                 arguments = [base, *(self.of(one, module, depth) for one in node.args)]
                 arguments += [self.of(one.value, module, depth) for one in node.keywords]
                 return _kept(arguments) if any(one.origins for one in arguments) else None
@@ -368,7 +433,9 @@ class Values:
 
     def joined(self, node: ast.JoinedStr, module: Module, depth: int) -> Value:
         """An f-string."""
-        parts = [self.of(one.value if isinstance(one, ast.FormattedValue) else one, module, depth) for one in node.values]
+        parts = [
+            self.of(one.value if isinstance(one, ast.FormattedValue) else one, module, depth) for one in node.values
+        ]
         if all(one.kind == "constant" for one in parts):
             return Value("constant", "".join(str(one.of) for one in parts))
         return _kept(parts)
@@ -383,7 +450,13 @@ class Values:
 
     def chosen(self, node: ast.AST, module: Module, depth: int) -> Value:
         """`a if x else b`, `a or b`: what all of them have in common."""
-        parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else node.values if isinstance(node, ast.BoolOp) else []
+        parts = (
+            [node.body, node.orelse]
+            if isinstance(node, ast.IfExp)
+            else node.values
+            if isinstance(node, ast.BoolOp)
+            else []
+        )
         return met(self.of(one, module, depth) for one in parts)
 
 
@@ -396,7 +469,9 @@ def _calculated(op: ast.operator, left: Value, right: Value) -> Value | None:
     numbers = isinstance(one, (int, float)) and isinstance(other, (int, float)) and abs(one) < 1e9 and abs(other) < 1e9
     if not numbers or isinstance(op, ast.Pow):
         return None
-    return Value("constant", one * other if isinstance(op, ast.Mult) else one + other if isinstance(op, ast.Add) else one - other)
+    return Value(
+        "constant", one * other if isinstance(op, ast.Mult) else one + other if isinstance(op, ast.Add) else one - other
+    )
 
 
 def _keyword(node: ast.Call, name: str) -> ast.expr | None:

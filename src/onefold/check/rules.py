@@ -12,9 +12,21 @@ from importlib.resources import files
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from onefold.check import blind_rules, clog_rules, delivery_rules, duplicate_rules, loss_rules
+from onefold.check import (
+    blind_rules,
+    clog_rules,
+    code_clog_rules,
+    code_duplicate_rules,
+    code_loss_rules,
+    delivery_rules,
+    duplicate_rules,
+    loss_rules,
+)
+from onefold.check.code_facts import Code
 from onefold.check.findings import Finding
+from onefold.check.joined import Joined
 from onefold.check.model import Model
 from onefold.errors import UsageError
 
@@ -24,12 +36,23 @@ HARMS: Final = {
 
 
 class Rule(Struct, frozen=True):
-    """One rule. `title` completes "a template with ...". `preview`: it may still be wrong; it looks only when asked to."""
+    """One rule. `title` completes "a template or handler with ...".
+
+    `find` looks at a template, `joined` at a template with the code of its handlers, `in_code` at Python files. `preview`:
+    what `find` says may still be wrong, and it looks only when asked to; other findings say so themselves.
+    """
 
     id: str
     title: str
-    find: Callable[[Model], Iterator[Finding]]
+    find: Callable[[Model], Iterator[Finding]] | None = None
+    joined: Callable[[Joined], Iterator[Finding]] | None = None
+    in_code: Callable[[Code], Iterator[Finding]] | None = None
     preview: bool = False
+
+    @property
+    def is_preview(self) -> bool:
+        """Whether it looks at nothing unless it is asked to."""
+        return self.preview and self.joined is None and self.in_code is None
 
     @property
     def page(self) -> str:
@@ -41,11 +64,37 @@ RULES: Final = (
     Rule("DUP001", "visibility timeout below the function's timeout", duplicate_rules.visibility_below_timeout),
     Rule("DUP002", "visibility timeout below six function timeouts", duplicate_rules.visibility_below_six_timeouts),
     Rule("DUP003", "whole batch comes back on a time-out", duplicate_rules.batch_returns_on_timeout),
-    Rule("DUP004", "no partial answer for a batch", duplicate_rules.no_partial_answer),
+    Rule("DUP004", "no partial answer for a batch", joined=code_duplicate_rules.no_partial_answer),
+    Rule("DUP005", "failures asked for and never named", joined=code_duplicate_rules.never_answers),
+    Rule("DUP006", "failures named and not asked for", joined=code_duplicate_rules.nobody_reads_answer),
+    Rule("DUP007", "key that changes with each delivery", in_code=code_duplicate_rules.key_of_a_delivery),
+    Rule("DUP008", "record that ends before its message", joined=code_duplicate_rules.records_expire_early),
+    Rule("DUP009", "claim that is never released", in_code=code_duplicate_rules.claim_is_never_released),
+    Rule("DUP010", "record in progress without an end", in_code=code_duplicate_rules.idempotency_without_context),
     Rule("DUP011", "two functions on one queue", duplicate_rules.two_consumers),
-    Rule("DUP012", "record table claimed in two regions", duplicate_rules.claimed_in_two_regions, preview=True),
+    Rule(
+        "DUP012",
+        "record table claimed in two regions, or lock that only its TTL ends",
+        duplicate_rules.claimed_in_two_regions,
+        in_code=code_duplicate_rules.lock_ends_by_ttl,
+        preview=True,
+    ),
+    Rule(
+        "DUP013",
+        "deduplication id that changes",
+        joined=code_duplicate_rules.content_that_changes,
+        in_code=code_duplicate_rules.random_deduplication,
+    ),
+    Rule("DUP014", "execution without a name", in_code=code_duplicate_rules.executions_without_name),
     Rule("DUP015", "ticks that all look alike", delivery_rules.ticks_without_a_key, preview=True),
+    Rule("DUP016", "durable function that is idempotent outside", in_code=code_duplicate_rules.durable_and_idempotent),
     Rule("DUP017", "rule and subscriber with one target", delivery_rules.both_generations, preview=True),
+    Rule(
+        "DUP018",
+        "SDK that gives up before the answer",
+        joined=code_duplicate_rules.slow_invocations,
+        in_code=code_duplicate_rules.impatient_sends,
+    ),
     Rule("LOS001", "no dead-letter queue", loss_rules.no_dead_letter_queue),
     Rule("LOS002", "dead letters expire early", loss_rules.dead_letters_expire_early),
     Rule("LOS003", "given up after few receives", loss_rules.few_receives),
@@ -65,16 +114,43 @@ RULES: Final = (
         delivery_rules.short_retries_of_a_subscriber,
         preview=True,
     ),
-    Rule("LOS015", "queue that takes less than is sent", delivery_rules.body_over_the_queue_limit, preview=True),
+    Rule(
+        "LOS015",
+        "queue that takes less than is sent",
+        delivery_rules.body_over_the_queue_limit,
+        joined=code_loss_rules.body_over_queue_limit,
+        in_code=code_loss_rules.body_over_limit,
+        preview=True,
+    ),
+    Rule("LOS016", "message deleted without its work", in_code=code_loss_rules.lost_on_failure),
     Rule("LOS017", "failed items of a map that nobody lists", loss_rules.tolerated_items_without_a_manifest),
-    Rule("CLG001", "batch, window or group that a FIFO queue cannot use", clog_rules.batch_of_fifo_queue),
+    Rule(
+        "CLG001",
+        "batch, window or group that a FIFO queue cannot use",
+        clog_rules.batch_of_fifo_queue,
+        in_code=code_clog_rules.one_group_for_all,
+    ),
     Rule("CLG002", "message that holds its group for long", clog_rules.group_held_up),
     Rule("CLG003", "visibility timeout over 12 hours", clog_rules.visibility_over_the_limit),
-    Rule("CLG004", "crash that waits for a long timeout", clog_rules.crash_waits_for_visibility, preview=True),
+    Rule(
+        "CLG004",
+        "crash that waits for a long timeout",
+        clog_rules.crash_waits_for_visibility,
+        in_code=code_clog_rules.long_and_silent,
+        preview=True,
+    ),
     Rule("CLG005", "more in flight than SQS gives out", clog_rules.in_flight_over_the_limit),
     Rule("CLG006", "backlog that grows for ever", clog_rules.backlog_grows),
     Rule("CLG007", "maximum concurrency and provisioned pollers", clog_rules.concurrency_and_pollers),
-    Rule("CLG008", "function that sends to its own queue", clog_rules.sends_to_its_own_queue, preview=True),
+    Rule(
+        "CLG008",
+        "function that sends to its own queue",
+        clog_rules.sends_to_its_own_queue,
+        joined=code_clog_rules.sends_to_own_queue,
+        preview=True,
+    ),
+    Rule("CLG009", "delay over what SQS or the broker takes", in_code=code_clog_rules.delay_over_the_limit),
+    Rule("CLG010", "durable wait behind a mapping", in_code=code_clog_rules.durable_waits_behind_mapping),
     Rule("CLG011", "ordered subscriber that stops its group", delivery_rules.subscriber_stops_its_group),
     Rule("CLG012", "large batch without a window", clog_rules.batch_without_window),
     Rule("BLD001", "dead letters without an alarm", blind_rules.no_alarm_on_dead_letters),
@@ -90,7 +166,7 @@ def chosen(select: Iterable[str], ignore: Iterable[str], *, preview: bool = Fals
     """The rules whose id begins with one of `select` (none given: all) and with none of `ignore`.
 
     Args:
-        preview: with those that may still be wrong; without it only those whose whole id is selected.
+        preview: with what may still be wrong; without it only of rules whose whole id is selected.
 
     Raises:
         UsageError: a prefix that begins no id.
@@ -99,13 +175,10 @@ def chosen(select: Iterable[str], ignore: Iterable[str], *, preview: bool = Fals
     for prefix in (*select, *ignore):
         if not any(one.id.startswith(prefix) for one in RULES):
             raise UsageError(f"No rule's id begins with {prefix!r:.40}.", todo="List them: onefold check --list-rules")
-    return [
-        one
-        for one in RULES
-        if (not select or one.id.startswith(select))
-        and not (ignore and one.id.startswith(ignore))
-        and (preview or not one.preview or one.id in select)
+    found = [
+        one for one in RULES if (not select or one.id.startswith(select)) and not (ignore and one.id.startswith(ignore))
     ]
+    return [one if preview or not one.preview or one.id in select else replace(one, find=None) for one in found]
 
 
 def rule_named(rule_id: str) -> Rule:

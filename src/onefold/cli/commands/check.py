@@ -1,4 +1,4 @@
-"""`onefold check`: what would duplicate, lose or stop work in CloudFormation and SAM templates. Drawing and files only.
+"""`onefold check`: what would duplicate, lose or stop work in templates and Python code. Drawing and files only.
 
 The rules (`check/rules.py`) say what is wrong. Invariant: nothing is written without --fix, and AWS is never called.
 """
@@ -54,13 +54,12 @@ _STYLES: dict[str, Style] = {"error": "red", "warning": "yellow", "info": "cyan"
 @click.option("--list-rules", is_flag=True, help="List the rules.")
 def command(
     paths: tuple[Path, ...], select: tuple[str, ...], ignore: tuple[str, ...], preview: bool, parameters: tuple[str, ...],
-    form: str,
-    fail_on: Severity, fix: bool, diff: bool, unsafe: bool, explain: str | None, list_rules: bool,
+    form: str, fail_on: Severity, fix: bool, diff: bool, unsafe: bool, explain: str | None, list_rules: bool,
 ) -> Answer:  # fmt: skip
-    """Find what makes queues and functions work twice, lose messages or stop, in CloudFormation and SAM templates.
+    """Find what makes queues and functions work twice, lose messages or stop.
 
-    PATHS are templates, or directories that contain some. Exit code 1: a finding as severe as --fail-on. 2: a file that
-    was named could not be read.
+    PATHS are CloudFormation or SAM templates, Python files, or directories that contain some; the handlers that a template
+    names are read with it. Exit code 1: a finding as severe as --fail-on. 2: a file that was named could not be read.
     """
     if explain is not None:
         rule = rule_named(explain)
@@ -68,25 +67,23 @@ def command(
             {"id": rule.id, "title": rule.title, "page": rule.page}, draw=lambda: click.echo(rule.page, nl=False)
         )
     if list_rules:
-        listed = [{"id": one.id, "title": one.title, "preview": one.preview} for one in RULES]
+        listed = [{"id": one.id, "title": one.title, "preview": one.is_preview} for one in RULES]
         return Answer(listed, draw=_draw_rules)
     if not paths:
-        raise click.UsageError("Name a template, or a directory that contains some.")
+        raise click.UsageError("Name a template, a Python file, or a directory that contains some.")
     if fix and diff:
         raise click.UsageError("--fix writes and --diff does not: give one of them.")
-    rules, today = (
-        chosen(select, ignore, preview=preview),
-        datetime.fromtimestamp(SystemClock().now_ms() / 1_000, UTC).date(),
-    )
-    checked = check(paths, rules, today, _parsed(parameters))
+    rules = chosen(select, ignore, preview=preview)
+    today = datetime.fromtimestamp(SystemClock().now_ms() / 1_000, UTC).date()
+    checked = check(paths, rules, today, _parsed(parameters), preview=preview)
     changed: list[Fixed] = []
     if fix or diff:
         changed = [one for file in checked.files if (one := fixed(Path(file), rules, today, unsafe=unsafe)).diff]
         if fix:
             for one in changed:
                 write(one)
-            checked = check(paths, rules, today, _parsed(parameters))
-    code = UNREAD_CODE if checked.unread else int(bool(checked.reach(fail_on)))
+            checked = check(paths, rules, today, _parsed(parameters), preview=preview)
+    code = UNREAD_CODE if any(one.is_named for one in checked.unread) else int(bool(checked.reach(fail_on)))
     if form != "full":
         text = formats.FORMATS[form](checked, Path.cwd())
         return Answer({}, draw=lambda: click.echo(redact.printable_json(text), nl=False), code=code)
@@ -115,6 +112,7 @@ def _parsed(parameters: Sequence[str]) -> dict[str, str]:
 def _value(checked: Checked, changed: Sequence[Fixed]) -> object:
     return {
         "files": checked.files,
+        "python_files": checked.python_files,
         "findings": checked.findings,
         "unread": checked.unread,
         "fixed": [{"file": one.file, "diff": one.diff} for one in changed],
@@ -122,8 +120,8 @@ def _value(checked: Checked, changed: Sequence[Fixed]) -> object:
 
 
 def _draw_rules() -> None:
-    rows = [(one.id, f"{one.title} (preview)" if one.preview else one.title) for one in RULES]
-    render.draw(render.table([Column("id"), Column("a template with", folds=True)], rows))
+    rows = [(one.id, f"{one.title} (preview)" if one.is_preview else one.title) for one in RULES]
+    render.draw(render.table([Column("id"), Column("a template or handler with", folds=True)], rows))
 
 
 def _draw(checked: Checked, *, offers: bool) -> None:
@@ -134,12 +132,19 @@ def _draw(checked: Checked, *, offers: bool) -> None:
         render.todo([unread.todo])
     suppressed = len(checked.findings) - len(checked.open)
     beside = f", {suppressed} suppressed" if suppressed else ""
-    files = f"{len(checked.files)} template{'s' if len(checked.files) != 1 else ''}"
+    files = _count(len(checked.files), "template")
+    if checked.python_files:
+        python = _count(len(checked.python_files), "Python file")
+        files = f"{files} and {python}" if checked.files else python
     line(f"{files} checked: {formats.counted(checked.open)} found{beside}.", "bold" if checked.open else "green")
-    if not checked.files and not checked.unread:
-        line("No CloudFormation or SAM template was found there.", "yellow")
+    if not checked.files and not checked.python_files and not checked.unread:
+        line("No CloudFormation or SAM template, and no Python that uses queues, was found there.", "yellow")
     if offers and any(one.fix is not None and one.fix.safety == "safe" and one.fix.edits for one in checked.open):
         line("Some can be fixed: add --diff to see how, --fix to write it.")
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'s' if number != 1 else ''}"
 
 
 def _draw_finding(one: Finding) -> None:

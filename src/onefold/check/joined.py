@@ -1,0 +1,85 @@
+"""A template and the Python code of its functions together: which handler a mapping calls, which queue a call sends to.
+
+Template and code are joined by handler paths (`CodeUri` and `Handler` name a file and a function), and by environment
+variables: what the template puts into one, the code reads out of it.
+Never here: rules. Invariant: what is joined is certain; where a name could mean two things, it is not joined.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import abc
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from onefold.check.code_facts import Argument, Call, Handler
+from onefold.check.collect_python import Entry
+from onefold.check.facts import LocalCode, TemplateFacts
+from onefold.check.model import Function, Mapping, Model, Queue
+
+
+class Joined(Struct, frozen=True, kw_only=True):
+    """A template's model, and the handlers of queues among its functions whose code was read, by the function's name."""
+
+    model: Model
+    handlers: abc.Mapping[str, Handler]
+
+    def mapped(self) -> Iterator[tuple[Mapping, Handler]]:
+        """The mappings whose handler was read."""
+        for mapping in self.model.mappings:
+            handler = self.handlers.get(mapping.facts.function)
+            if handler is not None:
+                yield mapping, handler
+
+    def queue_of(self, call: Call, mapping: Mapping) -> Queue | None:
+        """The queue that a call names, by its URL in the code or in a variable of the mapping's function."""
+        name = self._named(call.arguments.get("QueueUrl"), mapping)
+        found = [one for one in self.model.queues if one.facts.name == name]
+        return found[0] if len(found) == 1 else None
+
+    def function_called(self, call: Call, mapping: Mapping) -> Function | None:
+        """The function that a call names, likewise."""
+        name = self._named(call.arguments.get("FunctionName"), mapping)
+        found = [one for one in self.model.functions if one.facts.name == name]
+        return found[0] if len(found) == 1 else None
+
+    def allows_loops(self, function: Function) -> bool:
+        """Whether a function is said to call itself, or may be: `RecursiveLoop: Allow`."""
+        document = self.model.document
+        paths = ((*function.facts.location.parts, "RecursiveLoop"), ("Globals", "Function", "RecursiveLoop"))
+        return any(document.has(path) and document.at(path) != "Terminate" for path in paths)
+
+    def _named(self, argument: Argument | None, mapping: Mapping) -> str | None:
+        """The last part of a name, URL or ARN."""
+        if argument is None or mapping.function is None:
+            return None
+        if "own-queue" in argument.origins:
+            return mapping.facts.queue
+        written = argument.constant
+        if argument.variable is not None:
+            written = mapping.function.facts.environment.get(argument.variable)
+        if not isinstance(written, str):
+            return None
+        name = written.rpartition("/")[2]
+        if name.startswith("arn:"):
+            name = name.partition(":function:")[2].partition(":")[0] or name.rpartition(":")[2]
+        return name or None
+
+
+def entries_of(facts: TemplateFacts) -> dict[str, Entry]:
+    """The handlers of queues among a template's functions whose code is in a directory here, by the function's name."""
+    mapped = {one.function for one in facts.mappings}
+    found: dict[str, Entry] = {}
+    for one in facts.functions:
+        if one.name in mapped and isinstance(one.code, LocalCode):
+            file, root = (_beside(path, facts.file) for path in (one.code.file, one.code.directory))
+            found[one.name] = Entry(file, root, one.handler.rpartition(".")[2])
+    return found
+
+
+def _beside(path: Path, template: str) -> Path:
+    """A path as it is called from where the template is called what it is."""
+    folder = Path(template).parent
+    return Path(os.path.normpath(folder / os.path.relpath(path, folder.resolve())))

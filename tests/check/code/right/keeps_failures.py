@@ -1,0 +1,22 @@
+# finds: nothing
+"""What fails is kept in a queue of its own."""
+import json
+import logging
+import os
+import boto3
+
+logger = logging.getLogger()
+sqs = boto3.client("sqs")
+
+
+def ship(order):
+    raise NotImplementedError
+
+
+def handler(event, context):
+    for record in event["Records"]:
+        try:
+            ship(json.loads(record["body"]))
+        except Exception as error:
+            logger.error("failed: %s", error)
+            sqs.send_message(QueueUrl=os.environ["FAILED"], MessageBody=record["body"])

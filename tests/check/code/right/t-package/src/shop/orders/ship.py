@@ -1,0 +1,5 @@
+import json
+
+
+def one(record):
+    print(json.loads(record["body"]))
