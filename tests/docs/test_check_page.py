@@ -15,12 +15,18 @@ def test_the_page_finds_shows_and_fixes_what_it_says(tmp_path: Path) -> None:
     for language, title, text in page:
         if language == "yaml" and title:
             (tmp_path / title).write_text(text, encoding="utf-8")
-    first, second = [text for language, _, text in page if language == "sh" and "pip install" not in text]
+    first, second, third = [text for language, _, text in page if language == "sh" and "pip install" not in text]
     found = shell(first, tmp_path)
-    (shown,) = [text for language, _, text in page if language == "text"]
-    assert shown.strip() in found
+    of_template, of_python = [text for language, _, text in page if language == "text"]
+    assert of_template.strip() in found
     assert "3 errors found" in found
     fixed = shell(second, tmp_path)
     assert "+      VisibilityTimeout: 181\n" in fixed
     assert "+        maxReceiveCount: 477\n" in fixed
     assert fixed.endswith("1 template checked: nothing found.\n" * 2)
+    for language, title, text in page:
+        if language == "python":
+            (tmp_path / title).parent.mkdir()
+            (tmp_path / title).write_text(text, encoding="utf-8")
+    assert shell(third, tmp_path) == of_python
+    assert "error[DUP005]" in shell("onefold check template.yaml || true", tmp_path)
