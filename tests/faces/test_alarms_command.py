@@ -85,7 +85,7 @@ def test_a_silence_is_kept_with_who_and_why(till: Shell) -> None:
         (["silence", "stalled", "till:app", "--lift", "--for", "1h", "--reason", "x"], 2, "Say for how long"),
         (["silence", "stalled", "till:app", "--for", "1h"], 2, "reason"),
         (["test", "nonsense"], 1, "There is no alarm 'nonsense'"),
-        (["test", "throttles"], 1, "cloudwatch alone"),
+        (["test", "throttles"], 1, "only by cloudwatch"),
         (["test", "stalled", "shop:app"], 1, "does not say where its alarms go"),
     ],
 )

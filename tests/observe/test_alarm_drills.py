@@ -24,7 +24,7 @@ def test_an_alarm_begins_and_ends(name: str) -> None:
 
 
 def test_an_alarm_that_only_aws_evaluates_cannot_be_tried_here() -> None:
-    with pytest.raises(errors.NotFoundError, match="cloudwatch alone"):
+    with pytest.raises(errors.NotFoundError, match="only by cloudwatch"):
         drill("throttles")
     with pytest.raises(errors.NotFoundError, match="There is no alarm 'nonsense'"):
         drill("nonsense")
