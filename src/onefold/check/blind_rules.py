@@ -189,7 +189,7 @@ def missing_data_and_wrong_sums(model: Model) -> Iterator[Finding]:
                 arithmetic=(f"5 samples of {threshold / 5:g} are {threshold:g}, and the alarm is on",),
                 fix=Fix("Use Maximum.", "unsafe"),
             )
-        if name == NOT_VISIBLE and queue.is_for_failures and not model.mappings_of(queue):
+        if name == NOT_VISIBLE and queue.is_for_failures and not model.mappings_of(queue) and not queue.may_redrive:
             yield Finding(
                 rule="BLD003",
                 severity="warning",

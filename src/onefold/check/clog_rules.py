@@ -26,6 +26,15 @@ GROUP_HELD_LONG_S: Final = 43_200
 CRASH_WAITS_S: Final = 900  # ours
 INVOCATIONS_MAX: Final = 1_250
 LOOPS: Final = 16
+SAM_TEMPLATES: Final = {  # SAM developer guide, policy template list
+    "SQSSendMessagePolicy": ("sqs:SendMessage*",),
+    "SQSPollerPolicy": (
+        "sqs:ChangeMessageVisibility*",
+        "sqs:DeleteMessage*",
+        "sqs:GetQueueAttributes",
+        "sqs:ReceiveMessage",
+    ),
+}
 
 
 def batch_of_fifo_queue(model: Model) -> Iterator[Finding]:
@@ -183,7 +192,8 @@ def group_held_up(model: Model) -> Iterator[Finding]:
         if not queue.facts.fifo or receives is None or receives.value is None or visibility_s is None:
             continue
         held_s = receives.value * visibility_s
-        if held_s <= GROUP_HELD_S or not model.mappings_of(queue):
+        mappings = model.mappings_of(queue)
+        if held_s <= GROUP_HELD_S or not mappings or any(_may_hurry(model, one, queue) for one in mappings):
             continue
         yield Finding(
             rule="CLG002",
@@ -200,6 +210,12 @@ def group_held_up(model: Model) -> Iterator[Finding]:
                 "unsafe",
             ),
         )
+
+
+def _may_hurry(model: Model, mapping: Mapping, queue: Queue) -> bool:
+    """Whether a function may make what has failed visible again itself."""
+    function = mapping.function
+    return function is not None and _allowed(model, function, "sqs:ChangeMessageVisibility", queue) is True
 
 
 def crash_waits_for_visibility(model: Model) -> Iterator[Finding]:
@@ -288,46 +304,45 @@ def sends_to_its_own_queue(model: Model) -> Iterator[Finding]:
         queue, function = mapping.queue, mapping.function
         if queue is None or function is None or function.facts.loops_allowed:
             continue
-        place = _may_send(model, function, queue)
-        if place is None:
+        named = [name for name, value in function.facts.environment.items() if _is_of(value, queue)]
+        if not named or _allowed(model, function, "sqs:SendMessage", queue) is not True:
             continue
+        path = (*function.facts.location.parts, "Environment", "Variables", named[0])
         yield Finding(
             rule="CLG008",
             severity="warning",
-            message=f"{function.name} receives from {queue.name} and is allowed to send to it: Lambda stops a message that"
-            f" comes back by itself after about {LOOPS} rounds, and leaves it to the dead-letter queue.",
-            source=place.source,
+            message=f"{function.name} receives from {queue.name}, knows it as {named[0]} and may send to it: Lambda stops a"
+            f" message that comes back by itself after about {LOOPS} rounds, and leaves it to the dead-letter queue.",
+            source=model.document.source(path),
             resource=function.name,
-            property_path=place.path,
+            property_path=".".join(map(str, path)),
             arithmetic=(f"{queue.name} -> {function.name} -> {queue.name}, about {LOOPS} times",),
             related=(Related(mapping.source, mapping.name, f"receives from {queue.name}"),),
             fix=Fix("Fail the message so that the queue delivers it again, or set RecursiveLoop to Allow.", "unsafe"),
         )
 
 
-def _may_send(model: Model, function: Function, queue: Queue) -> Setting[Any] | None:
-    """Where a function is allowed to send to exactly this queue."""
-    request = Request(action="sqs:SendMessage", resource=f"arn:aws:sqs:::{queue.facts.name}", named=True)
-    for one in function.facts.permissions.value or ():
-        template = one.get("SQSSendMessagePolicy") if isinstance(one, dict) else None
-        is_template = isinstance(template, dict) and template.get("QueueName") == queue.facts.name
-        if is_template or (_names_it(one, queue) and allows(one, request) is True):
-            return function.facts.permissions
+def _is_of(value: str, queue: Queue) -> bool:
+    """Whether a value is the name, URL or ARN of a queue."""
+    return value.replace(":", "/").rsplit("/", 1)[-1] == queue.facts.name
+
+
+def _allowed(model: Model, function: Function, action: str, queue: Queue) -> bool | None:
+    """Whether what is written of a function's role allows an action on a queue; None: it cannot be told."""
+    written = function.facts.permissions.value or []
+    documents = [_of_template(one, queue) for one in written if isinstance(one, dict)]
     for role in model.all(RoleFacts):
         if role.arn and role.arn == function.facts.role_arn.value:
-            for one in role.policies:
-                if _names_it(one, queue) and allows(one, request) is True:
-                    return function.facts.role_arn
-    return None
+            documents += role.policies
+    request = Request(action=action, resource=f"arn:aws:sqs:::{queue.facts.name}", named=queue.facts.named)
+    answers = [allows(one, request) for one in documents]
+    return True if True in answers else None
 
 
-def _names_it(document: Any, queue: Queue) -> bool:
-    """Whether a policy allows sending to the queue by its name; a wildcard says nothing about what is meant."""
-    statements = document.get("Statement") if isinstance(document, dict) else None
-    for one in statements if isinstance(statements, list) else [statements]:
-        resources = one.get("Resource") if isinstance(one, dict) else None
-        sends = "sendmessage" in str(one.get("Action") if isinstance(one, dict) else "").lower()
-        listed = resources if isinstance(resources, list) else [resources]
-        if sends and any(isinstance(each, str) and each.endswith(f":{queue.facts.name}") for each in listed):
-            return True
-    return False
+def _of_template(policy: dict[str, Any], queue: Queue) -> dict[str, Any]:
+    """A policy of a function; SAM's policy templates for queues as the statements that SAM makes of them."""
+    for name, actions in SAM_TEMPLATES.items():
+        parameters = policy.get(name)
+        if isinstance(parameters, dict) and parameters.get("QueueName") == queue.facts.name:
+            return {"Statement": {"Action": list(actions), "Resource": queue.facts.name}}
+    return policy
