@@ -90,7 +90,7 @@ def test_and_only_there_a_function_may_look_into_dead_letters() -> None:
     assert not {"LookIntoDeadLetters", "FindQueues"} & {one.sid for one in functions["charge",].statements}
     (note,) = plan("shop", "shop:app", declares, Stack(prefix="p-")).notes
     assert "queue that begins with p-, and fail at another app's." in note
-    assert note.endswith("as --prefix p-shop-")
+    assert note.endswith(": --prefix p-shop-")
     assert plan("shop", "shop:app", declares, Stack(prefix="p-shop-")).notes == ()
 
 

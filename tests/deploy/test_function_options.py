@@ -149,7 +149,9 @@ def test_a_map_needs_room_beside_its_queue(monkeypatch: pytest.MonkeyPatch) -> N
     assert queue.function is not None
     tight = replace(queue, function=replace(queue.function, reserved=12))
     monkeypatch.setitem(timed.app.registry.queues, "customers", tight)
-    with pytest.raises(onefold.errors.UsageError, match="beside 10 invocations of its queue, and 12 are reserved"):
+    with pytest.raises(
+        onefold.errors.UsageError, match="10 children and its queue 10 invocations, but 12 are reserved"
+    ):
         timed.planned(None, (timed.spec,))
 
 

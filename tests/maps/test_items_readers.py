@@ -140,7 +140,7 @@ def test_a_number_of_an_array_is_whole_wherever_the_file_is_cut(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("data", "said"),
     [("", "is empty"), ('{"a":1}', "not a JSON array"), ("[1,2", "ends in the middle"), ("[1 2]", "between values"),
-     ("[1]x", "behind the end"), ('["a]', "not JSON")],
+     ("[1]x", "after the end"), ('["a]', "not JSON")],
 )  # fmt: skip
 def test_an_array_that_breaks(tmp_path: Path, data: str, said: str) -> None:
     with pytest.raises(errors.UsageError, match=said):
