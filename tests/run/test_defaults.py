@@ -207,7 +207,7 @@ def test_a_unique_job_knows_what_was_sent_before_a_field_was_added(shop: Shop, f
         raw(app, world, first)
         receipt = app.jobs["ship"].send(After("1"))
         assert (receipt.duplicate, receipt.found) == (True, "done")
-        with pytest.raises(onefold.errors.ConflictError, match="only the fingerprint is kept"):
+        with pytest.raises(onefold.errors.ConflictError, match="Only the fingerprint of the first"):
             app.jobs["ship"].send(After("1", gift=True))
 
 
@@ -247,7 +247,7 @@ def test_a_parameter_that_a_deploy_adds_leaves_earlier_calls_known(store: Any) -
         ((), {"more": 1}),
     ]
     for arguments, options in others:
-        with pytest.raises(onefold.errors.ConflictError, match="only the fingerprint is kept"):
+        with pytest.raises(onefold.errors.ConflictError, match="Only the fingerprint of the first"):
             after("i-1", *arguments, **options)
     assert after("i-2") == "paid again"
     assert ran == ["before", "after"]
