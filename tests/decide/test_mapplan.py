@@ -139,7 +139,7 @@ def test_a_batch_ends_before_the_item_that_does_not_fit() -> None:
         (lambda: Tolerated(percent=100.1), "tolerated_percent=100.1"),
         (lambda: Tolerated(percent=-1), "tolerated_percent=-1"),
         (lambda: Retrier(errors=()), "names no error"),
-        (lambda: Retrier(errors=("States.ALL", "A")), "beside others"),
+        (lambda: Retrier(errors=("States.ALL", "A")), "together with others"),
         (lambda: Retrier(errors=("A",), backoff=0.9), "retry.backoff=0.9"),
         (lambda: Retrier(errors=("A",), interval_ms=0), "retry.interval=0"),
         (lambda: Retrier(errors=("A",), retries=-1), "retry.retries=-1"),

@@ -143,7 +143,7 @@ GRANTS: Final[Mapping[Purpose, Grant]] = {
     "key": Grant(
         sid="UseKey",
         actions=("kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey"),
-        on="the KMS key, and only by way of SQS, DynamoDB, Lambda and, with `--payloads`, S3",
+        on="the KMS key, and only through SQS, DynamoDB, Lambda and, with `--payloads`, S3",
         why="Queues, table, variables and payloads that are encrypted with your own key (`--kms-key`).",
     ),
     "network": Grant(

@@ -261,7 +261,7 @@ def _function(plan: DeployPlan, function: FunctionPlan, name: str) -> Json:
         },
         "logging_config": {"log_format": "Text", "log_group": f"${{aws_cloudwatch_log_group.{name}.name}}"},
         "tags": tags(plan, function.owner),
-        # the role's own policy is a resource beside it: without it the mapping's first poll would be refused
+        # the role's own policy is a separate resource: without it the mapping's first poll would be refused
         "depends_on": [f"aws_iam_role_policy.{role}"],
     }
     options = function.options
@@ -485,7 +485,7 @@ def _machine(plan: DeployPlan, machine: MachinePlan) -> Json:
         "role_arn": _role_arn(machine.role.id),
         "definition": text(machine.definition),
         "tags": tags(plan, machine.owner),
-        # the role's own policy is a resource beside it: without it the definition would be refused
+        # the role's own policy is a separate resource: without it the definition would be refused
         "depends_on": [f"aws_iam_role_policy.{resource_name(machine.role.id)}"],
     }
     if plan.stack.kms_key is not None:
@@ -567,7 +567,7 @@ def _pipe(plan: DeployPlan, pipe: PipePlan) -> Json:
         "source_parameters": source,
         "target": _queue_arn(pipe.target_id),
         "tags": tags(plan, pipe.owner),
-        # the role's own policy is a resource beside it: without it the pipe could not be made
+        # the role's own policy is a separate resource: without it the pipe could not be made
         "depends_on": [f"aws_iam_role_policy.{resource_name(pipe.role.id)}"],
     }
     return found | ({"target_parameters": target} if target else {})

@@ -279,7 +279,7 @@ def check_names(names: Sequence[str], what: str) -> None:
         raise errors.UsageError(f"{what}={names!r} names no error.", todo='For example ["ConnectionError"].')
     if "States.ALL" in names and len(names) > 1:
         raise errors.UsageError(
-            f"{what}={list(names)!r} has States.ALL beside others.", todo="States.ALL must stand alone."
+            f"{what}={list(names)!r} has States.ALL together with others.", todo="States.ALL must stand alone."
         )
 
 

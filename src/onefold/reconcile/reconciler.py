@@ -294,7 +294,7 @@ class Reconciler:
         known = stored is not None or title in self._runtime.registry.schedules  # a map's run may have any name
         if known and not self.is_for(due.run, title):
             raise errors.PayloadError(
-                f"The message asks {self.name} to look at {due.run!r:.100}, and it is for runs of {self.of}.",
+                f"The message asks {self.name} to check {due.run!r:.100}, but it is for runs of {self.of}.",
                 meaning="Its result would replace what that run's own reconciliation finds.",
                 todo="Run `onefold reconcile` on that run to check it now.",
             )
