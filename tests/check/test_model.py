@@ -252,6 +252,28 @@ def test_what_belongs_to_a_queue_may_be_in_a_nested_stack_that_knows_it(tmp_path
     assert model(tmp_path, with_macro).may_be_elsewhere("Orders", named=False)
 
 
+def test_an_arn_of_another_place_is_not_of_a_queue_that_is_here_when_both_are_known() -> None:
+    def read(exact: bool, arn: str) -> Model:
+        resources = {
+            "orders": {"Type": "AWS::SQS::Queue", "Properties": {"QueueName": "orders"}},
+            "mapping": {"Type": "AWS::Lambda::EventSourceMapping", "Properties": {"EventSourceArn": arn}},
+            "rule": {"Type": "AWS::Events::Rule", "Properties": {"Targets": [{"Id": "a", "Arn": arn}]}},
+        }
+        document = Document("aws://eu-west-1", {"Resources": resources}, {}, exact=exact)
+        return model_of(collect(document, parameters={}, account="111122223333", region="eu-west-1", everything=True))
+
+    there = "arn:aws:sqs:us-east-1:111122223333:orders"
+    for exact, arn, is_linked in [
+        (True, there, False), (True, "arn:aws:sqs:eu-west-1:444455556666:orders", False), (False, there, True),
+        (True, "arn:aws:sqs:eu-west-1:111122223333:orders", True),
+    ]:  # fmt: skip
+        found = read(exact, arn)
+        [orders] = found.queues
+        assert (found.mappings[0].queue is orders) is is_linked
+        assert orders.roles == ({"source", "target"} if is_linked else set())
+        assert len(found.senders_of(orders)) == int(is_linked)
+
+
 def test_another_input_gives_the_same_model_with_its_own_ids_files_and_gaps() -> None:
     def resource(kind: str, **properties: Any) -> dict[str, Any]:
         return {"Type": kind, "Properties": properties}

@@ -59,7 +59,11 @@ def no_alarm_on_dead_letters(model: Model) -> Iterator[Finding]:
             continue
         if "source" in queue.roles or _watched(model, queue, GAUGES) or queue.name in model.exported:
             continue
-        if model.may_be_elsewhere(queue.name, named=queue.facts.named):
+        if (
+            model.may_be_elsewhere(queue.name, named=queue.is_named)
+            or not queue.is_name_known
+            or model.has_unknown_sources
+        ):
             continue
         sources = [one for one in model.queues if one.dead_letters is queue]
         yield Finding(
@@ -123,7 +127,7 @@ def _is_watched(model: Model, mappings: list[Mapping]) -> bool:
     if _may_watch_anything(model):
         return True
     return any(
-        one is None or _watched(model, one, GAUGES) or model.may_be_elsewhere(one.name, named=one.facts.named)
+        one is None or _watched(model, one, GAUGES) or model.may_be_elsewhere(one.name, named=one.is_named)
         for one in queues
     )
 
@@ -204,19 +208,12 @@ def missing_data_and_wrong_sums(model: Model) -> Iterator[Finding]:
 
 def alarm_without_action(model: Model) -> Iterator[Finding]:
     """BLD004."""
+    silent: list[AlarmFacts] = []
     for alarm in model.all(AlarmFacts):
         if alarm.kind == "log" or not _is_about_us(alarm):
             continue
         if _is_none(alarm.actions) and not _is_used(model, alarm):
-            yield Finding(
-                rule="BLD004",
-                severity="warning",
-                message=f"{alarm.id} tells nobody: it has no action, and nothing else refers to it.",
-                source=alarm.source,
-                resource=alarm.id,
-                property_path="AlarmActions",
-                fix=Fix("Add AlarmActions with the ARN of a topic.", "unsafe"),
-            )
+            silent.append(alarm)
         dead = [queue for one in alarm.metrics or () if (queue := _queue_of(model, one)) and queue.is_for_failures]
         if alarm.actions.value and _is_none(alarm.ok_actions) and dead and _is_level(alarm):
             yield Finding(
@@ -230,6 +227,20 @@ def alarm_without_action(model: Model) -> Iterator[Finding]:
                 fix=Fix("Add OKActions with the same topic.", "unsafe"),
             )
 
+    is_every = all(_is_none(one.actions) for one in model.possible(AlarmFacts))
+    for first, others in [(silent[0], silent[1:])] if silent and is_every else [(one, []) for one in silent]:
+        yield Finding(
+            rule="BLD004",
+            severity="warning",
+            message=f"{first.id} notifies nobody: it has no action, and nothing else refers to it."
+            + (f" The same is true of {len(others)} more: no alarm of this template has an action." if others else ""),
+            source=first.source,
+            resource=first.id,
+            property_path="AlarmActions",
+            related=tuple(Related(one.source, one.id, "has none either") for one in others),
+            fix=Fix("Add AlarmActions with the ARN of a topic.", "unsafe"),
+        )
+
 
 def _is_none(actions: Setting[list[Any]]) -> bool:
     """Whether there is certainly no action."""
@@ -242,7 +253,7 @@ def _is_used(model: Model, alarm: AlarmFacts) -> bool:
     rules = [one.rule for one in model.possible(AlarmFacts) if one.kind == "composite"]
     return (
         bool(model.references.get(alarm.id, frozenset()) - {alarm.id})
-        or any(one.value is None or name in one.value for one in rules)
+        or any(one.value is None or not name or name in one.value for one in rules)
         or model.may_be_elsewhere(alarm.id, named=alarm.named)
     )
 

@@ -213,9 +213,9 @@ def group_held_up(model: Model) -> Iterator[Finding]:
 
 
 def _may_hurry(model: Model, mapping: Mapping, queue: Queue) -> bool:
-    """Whether a function may make what has failed visible again itself."""
+    """Whether a function may make what has failed visible again itself, or that cannot be told."""
     function = mapping.function
-    return function is not None and _allowed(model, function, "sqs:ChangeMessageVisibility", queue) is True
+    return function is None or _allowed(model, function, "sqs:ChangeMessageVisibility", queue) is not False
 
 
 def crash_waits_for_visibility(model: Model) -> Iterator[Finding]:
@@ -328,20 +328,26 @@ def _is_of(value: str, queue: Queue) -> bool:
 
 
 def _allowed(model: Model, function: Function, action: str, queue: Queue) -> bool | None:
-    """Whether what is written of a function's role allows an action on a queue; None: it cannot be told."""
-    written = function.facts.permissions.value or []
-    documents = [_of_template(one, queue) for one in written if isinstance(one, dict)]
-    for role in model.all(RoleFacts):
-        if role.arn and role.arn == function.facts.role_arn.value:
-            documents += role.policies
+    """Whether a function's role allows an action on a queue; None: it cannot be told."""
+    facts = function.facts
+    role = next((one for one in model.possible(RoleFacts) if one.arn and one.arn == facts.role_arn.value), None)
+    documents = [_of_template(one, queue) for one in facts.permissions.value or ()]
+    documents += () if role is None else role.policies
+    is_all = facts.role_arn.is_absent if role is None else not role.has_others
     request = Request(action=action, resource=f"arn:aws:sqs:::{queue.facts.name}", named=queue.facts.named)
-    answers = [allows(one, request) for one in documents]
-    return True if True in answers else None
+    answers = [allows(one, request) for one in documents if not _is_harmless(one)]
+    answers += [] if is_all and not facts.permissions.why else [None]
+    return True if True in answers else None if None in answers else False
 
 
-def _of_template(policy: dict[str, Any], queue: Queue) -> dict[str, Any]:
+def _is_harmless(policy: Any) -> bool:
+    """Whether a policy is AWS's own for functions by its name, which allows no more than a mapping needs."""
+    return isinstance(policy, str) and policy.rsplit("/", 1)[-1].startswith("AWSLambda")
+
+
+def _of_template(policy: Any, queue: Queue) -> Any:
     """A policy of a function; SAM's policy templates for queues as the statements that SAM makes of them."""
-    for name, actions in SAM_TEMPLATES.items():
+    for name, actions in SAM_TEMPLATES.items() if isinstance(policy, dict) else ():
         parameters = policy.get(name)
         if isinstance(parameters, dict) and parameters.get("QueueName") == queue.facts.name:
             return {"Statement": {"Action": list(actions), "Resource": queue.facts.name}}

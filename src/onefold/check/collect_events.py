@@ -39,7 +39,8 @@ def shared(properties: Properties, exists: bool | Unresolved) -> dict[str, Any]:
     """What every resource has."""
     scope, logical_id = properties.scope, properties.logical_id
     kind = scope.type_of(logical_id)
-    arn = scope.arn_of(logical_id) if kind in KINDS else ""
+    is_known = kind in KINDS and scope.name_of(logical_id)[1] is None
+    arn = scope.arn_of(logical_id) if is_known else ""
     name = KINDS[kind].name if kind in KINDS else ""
     return {
         "id": logical_id,

@@ -80,7 +80,7 @@ def function_of(properties: Properties, asset: str | None) -> FunctionFacts:
         on_instances="CapacityProviderConfig" in properties.raw,
         role_arn=properties.setting("Role", text_of),
         permissions=properties.setting("Policies", list_of),
-        loops_allowed=properties.setting("RecursiveLoop", text_of).value == "Allow",
+        loops_allowed=properties.setting("RecursiveLoop", text_of, "Terminate").value != "Terminate",
         unresolved=properties.unresolved,
     )
 

@@ -402,12 +402,14 @@ class _Collection:
         events = properties.inner("Events")
         for name, written in events.raw.items():
             event = self.scope.resolve(written) if is_function(written) else written
-            if isinstance(event, dict):
-                self._take_event_around(event, properties.logical_id, (*events.path, name), arn, exists)
+            self._take_event_around(event, properties.logical_id, (*events.path, name), arn, exists)
 
     def _take_event_around(
-        self, event: dict[str, Any], logical_id: str, path: PropertyPath, arn: str, exists: bool | Unresolved
+        self, event: Any, logical_id: str, path: PropertyPath, arn: str, exists: bool | Unresolved
     ) -> bool:
+        """Make facts of SAM's event of a schedule, bus or topic; False: it is none, or nothing of it is asked for."""
+        if not self.scope.everything or not isinstance(event, dict):
+            return False
         kind, name = str(event.get("Type")), str(path[-1])
         source = Properties(self.scope, kind, f"{logical_id}{name}", (*path, "Properties"), event.get("Properties"))
         made = event_of(kind, source, exists, arn)
@@ -457,9 +459,11 @@ class _Collection:
             if event is NO_VALUE:
                 continue
             kind = event.get("Type") if isinstance(event, dict) else None
+            if isinstance(event, Unresolved) or (kind is not None and not isinstance(kind, str)):
+                self.unseen.append(f"the event {name} of {properties.logical_id}, which is not known")
             if kind != "SQS":
                 arn = self.scope.function_arn(function)
-                if self.scope.everything and self._take_event_around(event, properties.logical_id, path, arn, True):
+                if self._take_event_around(event, properties.logical_id, path, arn, True):
                     continue
                 self._leave_out(path, str(kind), "only events of type SQS are served")
                 continue

@@ -38,10 +38,10 @@ _SECONDS: Final = {"minute": 60, "hour": HOUR_S, "day": 86_400}
 def _targets(model: Model) -> Iterator[tuple[ScheduleFacts | RuleFacts, Literal["schedule", "rule"], TargetFacts]]:
     """Targets of schedules and rules that are switched on."""
     for schedule in model.all(ScheduleFacts):
-        if schedule.state.value != "DISABLED":
+        if schedule.state.value not in {"DISABLED", None}:
             yield schedule, "schedule", schedule.target
     for rule in model.all(RuleFacts):
-        if rule.state.value != "DISABLED":
+        if rule.state.value not in {"DISABLED", None}:
             for target in rule.targets or ():
                 yield rule, "rule", target
 
@@ -108,7 +108,7 @@ def refused_by_the_queue(model: Model) -> Iterator[Finding]:
 
 
 def _is_refused(model: Model, queue: Queue, sender: Sender, known: frozenset[str]) -> bool:
-    if model.may_be_elsewhere(queue.name, named=queue.facts.named):
+    if model.may_be_elsewhere(queue.name, named=queue.is_named):
         return False
     request = Request(
         action="sqs:SendMessage",
@@ -250,7 +250,7 @@ def both_generations(model: Model) -> Iterator[Finding]:
                 continue
             if target.arn.value is None or target.arn.value != subscriber.target_arn.value:
                 continue
-            if not _overlap(owner.pattern.value, subscriber.filters.value):
+            if subscriber.filters.why or not _overlap(owner.pattern.value, subscriber.filters.value):
                 continue
             yield Finding(
                 rule="DUP017",

@@ -7,10 +7,11 @@ about inputs. In such a document
 - `data` is {"Resources": {id: {"Type": ..., "Properties": {...}}}}. An id is what people call the resource: a logical id, a
   Terraform address, an ARN; it may have dots. `Condition`, `Metadata` and CloudFormation's functions may be used.
 - a reference to another resource is a literal ARN, name or URL, or {"Fn::GetAtt": [id, "Arn"]}, {"Ref": id}.
-- a value that only a deployment knows is `Unresolved(why)` in its place, a whole mapping, list or property likewise.
+- a value that only a deployment knows is `Unresolved(why)` in its place, a whole mapping, list or property likewise; but one
+  that comes of another resource is a reference to it, so that a rule sees what belongs together.
 - `spans` has the position of each value by its path, `("Resources", id, "Properties", "VisibilityTimeout")`; where one is
   missing, that of the nearest value around it is shown. `Span.file` names the file when it is not `Document.file`.
-- one document is of one account and region: queues are linked by name.
+- one document is of one account and region, and queues are linked by name. An input that knows both says so with `exact`.
 - `missing` says what may exist beside the resources that are listed, so that no rule takes them for all there is.
 
 Never here: how a template is read (collect_template.py and the modules beside it) or what to think of it. A value that
@@ -84,7 +85,8 @@ class Document(msgspec.Struct, frozen=True):
     """Plain data (dict, list, str, int, float, bool, None), and for each value by its path its line, from 1, and its span.
 
     `text` is the file as it was read. `lines` and `spans` are empty for JSON that is not YAML. The span of a mapping or list
-    in block style ends where the next token begins, which may be lines later. `missing`: what may exist beside it.
+    in block style ends where the next token begins, which may be lines later. `missing`: what may exist beside it. `exact`:
+    region and account are those of the resources, so that an ARN of another place is not of one that is here.
     """
 
     file: str
@@ -93,6 +95,7 @@ class Document(msgspec.Struct, frozen=True):
     spans: dict[PropertyPath, Span] = {}
     text: str = ""
     missing: tuple[str, ...] = ()
+    exact: bool = False
 
     def line(self, path: PropertyPath) -> int:
         """Line of the value at `path`, or of the nearest value around it; 0 when lines are not known."""
@@ -234,7 +237,8 @@ class FunctionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `dead_letter_arn`, `on_failure`: where events of asynchronous invocations go that have failed. `durable_s`: the execution
     timeout of a durable function. `tenancy`: its isolation mode. `on_instances`: Lambda Managed Instances run it.
-    `permissions`: what SAM's Policies say. `loops_allowed`: Lambda is told not to stop recursive loops.
+    `permissions`: what SAM's Policies say. `loops_allowed`: Lambda is told not to stop recursive loops, or
+    may be.
     """
 
     location: TemplateLocation

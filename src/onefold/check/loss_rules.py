@@ -17,6 +17,7 @@ from typing import Any, Final
 from onefold.check.duplicate_rules import VISIBILITY_MAX_S, visibility_needed_s
 from onefold.check.facts import PropertyPath, StateMachineFacts
 from onefold.check.findings import Finding, Fix, Related
+from onefold.check.intrinsics import why_not
 from onefold.check.model import Function, Model, Queue, settled
 
 RECEIVES_LEAST: Final = 5  # Lambda developer guide, as above
@@ -63,7 +64,9 @@ def dead_letters_expire_early(model: Model) -> Iterator[Finding]:
     """LOS002."""
     for queue, dead in _pairs(model):
         source_s, dead_s = queue.retention_s.value, dead.retention_s.value
-        if queue.facts.fifo or source_s is None or dead_s is None or dead_s > source_s or dead_s == RETENTION_MAX_S:
+        if source_s is None or dead_s is None or dead_s > source_s or dead_s == RETENTION_MAX_S:
+            continue
+        if queue.facts.fifo or "FifoQueue" in queue.facts.unresolved:
             continue
         yield Finding(
             rule="LOS002",
@@ -350,10 +353,15 @@ def _may_tolerate(value: Any) -> bool:
 
 
 def _catches_all(state: dict[str, Any]) -> bool:
-    """Whether each task of a map's items deals with its errors itself."""
+    """Whether each task of a map's items deals with its errors itself, or may."""
     processor = state.get("ItemProcessor") or state.get("Iterator")
-    inner = [one for _, one in _states(processor, ())] if isinstance(processor, dict) else []
-    tasks = [one for one in inner if one.get("Type") in {"Task", "Map", "Parallel"}]
+    states = processor.get("States") if isinstance(processor, dict) else None
+    if not isinstance(states, dict) or not all(isinstance(one, dict) for one in states.values()):
+        return True
+    inner = [one for _, one in _states({"States": states}, ())]
+    if any(why_not([one.get("Type"), one.get("Catch")]) for one in inner):
+        return True
+    tasks = [one for one in inner if one.get("Type") in ("Task", "Map", "Parallel")]
     return bool(tasks) and all("States.ALL" in json.dumps(one.get("Catch"), default=str) for one in tasks)
 
 

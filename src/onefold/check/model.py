@@ -50,7 +50,7 @@ EVENTS: Final = "events.amazonaws.com"
 TOPICS: Final = "sns.amazonaws.com"
 SDK_SEND: Final = ":aws-sdk:sqs:sendMessage"
 
-Role = Literal["source", "dead letters", "failed deliveries", "held", "target"]
+Role = Literal["source", "dead letters", "perhaps dead letters", "failed deliveries", "held", "target"]
 _SUBSTITUTED: Final = re.compile(r"\$\{([^!.{}]{1,255})")
 R = TypeVar("R", bound=ResourceFacts)
 
@@ -81,7 +81,17 @@ class Queue(Struct, frozen=True, kw_only=True):
     @property
     def is_for_failures(self) -> bool:
         """Whether messages or events go there that could not be processed or delivered."""
-        return not self.roles.isdisjoint({"dead letters", "failed deliveries", "held"})
+        return not self.roles.isdisjoint({"dead letters", "perhaps dead letters", "failed deliveries", "held"})
+
+    @property
+    def is_name_known(self) -> bool:
+        """Whether its name, or that it has none of its own, is known."""
+        return "QueueName" not in self.facts.unresolved
+
+    @property
+    def is_named(self) -> bool:
+        """Whether others can know it by a name that the document gives, or may."""
+        return self.facts.named or not self.is_name_known
 
     @property
     def may_redrive(self) -> bool:
@@ -147,20 +157,33 @@ class Model(Struct, frozen=True, kw_only=True):
 
     `around`: all other resources. `senders`: what sends to queues. `unseen`: why there may be resources that are not
     here. `references`: for an id, the ids of the resources in which it is referred to, "" for the rest of the template.
-    `exported`: ids that other stacks may use.
+    `exported`: ids that other stacks may use. `place`: region and account that an ARN must have to be of a resource that is
+    here; None where they are made up. `has_unknown_sources`: a mapping may be of any of the queues.
     """
 
     document: Document
-    queues: tuple[Queue, ...]
-    functions: tuple[Function, ...]
+    queues_by_name: abc.Mapping[str, Queue]
+    functions_by_name: abc.Mapping[str, Function]
     mappings: tuple[Mapping, ...]
     policies: tuple[PolicyFacts, ...]
     around: tuple[ResourceFacts, ...]
-    senders: tuple[Sender, ...]
+    senders: abc.Mapping[str, list[Sender]]
     unseen: tuple[str, ...]
     nested: tuple[str, ...]
     references: abc.Mapping[str, frozenset[str]]
     exported: frozenset[str]
+    place: tuple[str, str] | None
+    has_unknown_sources: bool
+
+    @property
+    def queues(self) -> abc.Collection[Queue]:
+        """All queues."""
+        return self.queues_by_name.values()
+
+    @property
+    def functions(self) -> abc.Collection[Function]:
+        """All functions."""
+        return self.functions_by_name.values()
 
     def mappings_of(self, queue: Queue) -> list[Mapping]:
         """The mappings that receive from a queue."""
@@ -168,7 +191,7 @@ class Model(Struct, frozen=True, kw_only=True):
 
     def senders_of(self, queue: Queue) -> list[Sender]:
         """What sends to a queue, or sends it what failed elsewhere."""
-        return [one for one in self.senders if self.queue_at(one.queue_arn.value) is queue]
+        return self.senders.get(queue.facts.name, [])
 
     def all(self, kind: type[R]) -> list[R]:
         """The resources of a kind that exist."""
@@ -189,8 +212,7 @@ class Model(Struct, frozen=True, kw_only=True):
 
     def queue_at(self, arn: str | None) -> Queue | None:
         """The queue of this template that has an ARN."""
-        name = name_in(arn, "sqs")
-        return next((one for one in self.queues if one.facts.name == name), None)
+        return self.queues_by_name.get(name_in(arn, "sqs", self.place))
 
     def keeps_failures(self, function: Function) -> bool:
         """Whether asynchronous invocations that failed go somewhere, or may."""
@@ -202,8 +224,7 @@ class Model(Struct, frozen=True, kw_only=True):
 
     def function_at(self, arn: str | None) -> Function | None:
         """The function of this template that has an ARN, with or without a version or alias."""
-        name = name_in(arn, "lambda")
-        return next((one for one in self.functions if one.facts.name == name), None)
+        return self.functions_by_name.get(name_in(arn, "lambda", self.place))
 
 
 def _is_of(function: str | None, name: str) -> bool:
@@ -211,11 +232,13 @@ def _is_of(function: str | None, name: str) -> bool:
     return function is None or name in function.split(":")
 
 
-def name_in(arn: str | None, service: str) -> str | None:
-    """The name of a queue or function in an ARN; None where it is none of this service."""
+def name_in(arn: str | None, service: str, place: tuple[str, str] | None = None) -> str:
+    """The name of a queue or function in an ARN; "" where it is not of this service, or is of another region or account."""
     parts = (arn or "").split(":")
     if len(parts) < 6 or parts[0] != "arn" or parts[2] != service:
-        return None
+        return ""
+    if place is not None and any(given and given != own for given, own in zip(parts[3:5], place, strict=True)):
+        return ""
     return parts[6] if service == "lambda" and len(parts) > 6 else parts[5]
 
 
@@ -228,7 +251,12 @@ class _Linker:
     def __init__(self, facts: TemplateFacts) -> None:
         self._facts = facts
         self._document = facts.document
-        self._senders = tuple(sender for one in facts.around for sender in _senders(one))
+        self._place = (facts.region, facts.account) if facts.document.exact else None
+        self._senders: dict[str, list[Sender]] = {}
+        for one in facts.around:
+            for sender in _senders(one):
+                name = name_in(sender.queue_arn.value, "sqs", self._place)
+                self._senders.setdefault(name, []).append(sender)
         self._roles = self._inferred()
 
     def model(self) -> Model:
@@ -238,10 +266,10 @@ class _Linker:
         functions = {one.name: self._function(one) for one in self._facts.functions}
         return Model(
             document=self._document,
-            queues=tuple(queues.values()),
-            functions=tuple(functions.values()),
+            queues_by_name=queues,
+            functions_by_name=functions,
             mappings=tuple(
-                self._mapping(one, queues.get(one.queue), functions.get(one.function))
+                self._mapping(one, queues.get(self._source_of(one)), functions.get(one.function))
                 for one in self._facts.mappings
                 if one.enabled and "Enabled" not in one.unresolved
             ),
@@ -252,27 +280,45 @@ class _Linker:
             nested=self._facts.nested,
             references=_references(self._document.data),
             exported=frozenset(_exported(self._document.data)),
+            place=self._place,
+            has_unknown_sources=any(not one.queue for one in self._facts.mappings)
+            or any(name.startswith("Events") for one in self._facts.functions for name in one.unresolved),
         )
 
     def _inferred(self) -> dict[str, set[Role]]:
         """What queues are for, by their names."""
         found: dict[str, set[Role]] = {one.name: set() for one in self._facts.queues}
 
-        def note(name: str | None, role: Role) -> None:
-            if name is not None:
-                found.setdefault(name, set()).add(role)
+        def note(name: str, role: Role) -> None:
+            found.setdefault(name, set()).add(role)
 
         for mapping in self._facts.mappings:
-            note(mapping.queue, "source")
+            note(self._source_of(mapping), "source")
         for queue in self._facts.queues:
-            note(queue.tags.get(HELD_TAG), "held")
-            note(None if queue.redrive is None else queue.redrive.target, "dead letters")
-        for sender in self._senders:
-            note(name_in(sender.queue_arn.value, "sqs"), "failed deliveries" if sender.of_failures else "target")
+            note(queue.tags.get(HELD_TAG, ""), "held")
+            note("" if queue.redrive is None else queue.redrive.target, "dead letters")
+            for name in self._perhaps_dead_letters_of(queue):
+                note(name, "perhaps dead letters")
+        for name, senders in self._senders.items():
+            for sender in senders:
+                note(name, "failed deliveries" if sender.of_failures else "target")
         for function in self._facts.functions:
-            note(name_in(function.dead_letter_arn.value, "sqs"), "failed deliveries")
-            note(name_in(function.on_failure.value, "sqs"), "failed deliveries")
+            note(name_in(function.dead_letter_arn.value, "sqs", self._place), "failed deliveries")
+            note(name_in(function.on_failure.value, "sqs", self._place), "failed deliveries")
         return found
+
+    def _perhaps_dead_letters_of(self, queue: QueueFacts) -> list[str]:
+        """Names of the queues that a redrive policy may be of that is not known: those it mentions, or else any."""
+        path = (*queue.location.parts, "RedrivePolicy")
+        if queue.redrive is not None or not self._document.has(path):
+            return []
+        mentioned = set(_mentioned(self._document.at(path)))
+        named = [one.name for one in self._facts.queues if one.logical_id in mentioned]
+        return named or [one.name for one in self._facts.queues if one is not queue]
+
+    def _source_of(self, mapping: MappingFacts) -> str:
+        """The name of a mapping's queue; "" where that is of another region or account."""
+        return name_in(mapping.queue_arn, "sqs", self._place) if self._place is not None else mapping.queue
 
     def _queue(self, facts: QueueFacts, before: dict[str, Queue]) -> Queue:
         base = facts.location.parts
@@ -437,7 +483,7 @@ def _sender(
     one: ResourceFacts, kind: Literal["rule", "schedule", "topic", "bus", "subscriber"], queue_arn: Setting[str],
     of_failures: bool, *, principal: str = "", role_arn: Setting[str] | None = None, is_allowed: bool = False,
 ) -> Iterator[Sender]:  # fmt: skip
-    if name_in(queue_arn.value, "sqs") is not None:
+    if name_in(queue_arn.value, "sqs"):
         arn = one.topic_arn.value or "" if isinstance(one, TopicSubscriptionFacts) else one.arn
         yield Sender(
             name=one.id, kind=kind, source=one.source, arn=arn, queue_arn=queue_arn, of_failures=of_failures,

@@ -120,6 +120,7 @@ def _condition(condition: Any, request: Request) -> bool | None:
             if key.lower() != "aws:sourcearn" or not request.source_arn:
                 continue
             listed = values if isinstance(values, list) else [values]
-            if listed and all(one in request.known and one != request.source_arn for one in listed):
+            texts = [one for one in listed if isinstance(one, str)]
+            if texts == listed != [] and all(one in request.known and one != request.source_arn for one in texts):
                 return False
     return None

@@ -272,9 +272,12 @@ class Properties:
         logical_id: the resource.
         path: where in the document `raw` is.
         raw: the mapping as written; anything else counts as empty and is noted.
+        why: for what reason nothing is known of the mapping around it; "" when it is known.
     """
 
-    def __init__(self, scope: Scope, kind: str, logical_id: str, path: PropertyPath, raw: Any) -> None:
+    def __init__(
+        self, scope: Scope, kind: str, logical_id: str, path: PropertyPath, raw: Any, why: str = ""
+    ) -> None:  # fmt: skip
         self.scope = scope
         self.kind = kind
         self.logical_id = logical_id
@@ -282,11 +285,12 @@ class Properties:
         self.unresolved: dict[str, Unresolved] = {}
         self._notes: list[LeftOut] = []
         found = scope.resolve(raw) if is_function(raw) else raw
-        self._is_left_out = found is NO_VALUE
+        self._why = LEFT_OUT if found is NO_VALUE else why
         found = {} if found is None or found is NO_VALUE else found
         if not isinstance(found, dict):
-            why = found if isinstance(found, Unresolved) else Unresolved("no mapping of properties")
-            self.unresolved[""] = why
+            unresolved = found if isinstance(found, Unresolved) else Unresolved("no mapping of properties")
+            self.unresolved[""] = unresolved
+            self._why = unresolved.why
             found = {}
         self.raw: dict[str, Any] = found
 
@@ -330,10 +334,8 @@ class Properties:
         at = self._place(name)
         document = self.scope.document
         if name not in self.raw:
-            whole = self.unresolved.get("")
-            if whole is not None:
-                return document.setting(at, None, whole.why)
-            return document.setting(at, default, LEFT_OUT if self._is_left_out and default is None else "")
+            is_default = not self._why or (self._why == LEFT_OUT and default is not None)
+            return document.setting(at, default) if is_default else document.setting(at, None, self._why)
         raw = self.raw[name]
         value = self.scope.resolve(raw)
         if value is None or value is NO_VALUE:
@@ -349,6 +351,8 @@ class Properties:
         """The mappings of a list; None when the list is not known."""
         value = self.raw.get(name)
         value = self.scope.resolve(value) if is_function(value) else value
+        if name not in self.raw and self._why:
+            return None
         if value is None or value is NO_VALUE:
             return []
         if not isinstance(value, list):
@@ -369,7 +373,10 @@ class Properties:
 
     def inner(self, name: str) -> Properties:
         """A mapping among the properties; what is unresolved in it is noted here too, see `took`."""
-        return Properties(self.scope, self.kind, self.logical_id, (*self.path, name), self.raw.get(name))
+        path = (*self.path, name)
+        return Properties(
+            self.scope, self.kind, self.logical_id, path, self.raw.get(name), "" if name in self.raw else self._why
+        )
 
     def took(self, inner: Properties) -> None:
         """Take over the notes of an inner mapping, under its longer path."""
