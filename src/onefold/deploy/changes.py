@@ -229,7 +229,7 @@ _ADVICE: Final[Sequence[tuple[str, str]]] = (
     ),
     (
         r"custom-named resource requires replacing",
-        "CloudFormation cannot make a new resource while an old one has its name: choose another name, or undo the change.",
+        "CloudFormation cannot make a resource while an old one has its name: choose another name, or undo the change.",
     ),
     (
         r"already exists|AlreadyExists|ResourceExistence|QueueNameExists",
