@@ -15,7 +15,7 @@ from onefold.check.documents import read_document
 from onefold.check.facts import Document, PropertyPath, Unresolved
 from onefold.check.model import model_of
 from onefold.check.rules import RULES
-from onefold.errors import OnefoldError
+from onefold.errors import OnefoldError, UsageError
 
 CORPUS: Final = sorted((Path(__file__).parent / "corpus").rglob("*.yaml"))
 ODD: Final[tuple[Any, ...]] = (
@@ -101,3 +101,45 @@ def test_a_condition_of_an_odd_form_may_hold(source: Any) -> None:
         "News": {"Type": "AWS::SNS::Topic", "Properties": topic},
     }
     assert look(Document("t.yaml", {"Resources": resources}, {})) == 0
+
+
+def loops(*entries: Any, names: Any = ("A", "B-1")) -> Document:
+    body = dict(entries)
+    return Document("t.yaml", {"Resources": {"Fn::ForEach::Loop": ["Name", list(names), body]}}, {})
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        [], ["Name"], ["Name", ["A"], []], [1, ["A"], {}], ["Name", "A", {"${Name}": {}}], ["Name", [1], {"${Name}": {}}],
+        ["Name", ["A"], {"${Name}": {"Type": "AWS::SQS::Queue", "Properties": {"QueueName": {"Ref": ["Name"]}}}}], "x", None,
+    ],
+)  # fmt: skip
+def test_a_loop_of_an_odd_form_stays_as_it_is(loop: Any) -> None:
+    assert (
+        look(Document("t.yaml", {"Resources": {"Fn::ForEach::Loop": loop, "Q": {"Type": "AWS::SQS::Queue"}}}, {})) == 0
+    )
+
+
+def test_a_loop_makes_what_it_says_with_both_forms_of_its_identifier() -> None:
+    document = loops(("${Name}Queue", {"Type": "AWS::SQS::Queue"}), ("Q&{Name}", {"Type": "AWS::SQS::Queue"}))
+    facts = collect(document, parameters={}, account="1", region="r", everything=True)
+    assert [one.logical_id for one in facts.queues] == ["AQueue", "QA", "B-1Queue", "QB1"]
+    assert facts.unseen == ()
+
+
+def test_loops_inside_of_loops_are_bounded() -> None:
+    many = [str(number) for number in range(50)]
+    body: dict[str, Any] = {"${A}${B}${C}": {"Type": "AWS::SQS::Queue"}}
+    for name in "CBA":
+        body = {f"Fn::ForEach::{name}": [name, many, body]}
+    facts = collect(
+        Document("t.yaml", {"Resources": body}, {}), parameters={}, account="1", region="r", everything=True
+    )
+    assert facts.queues == ()
+    assert facts.unseen != ()
+    long = loops(
+        ("${Name}", {"Type": "AWS::SQS::Queue", "Metadata": "x" * 1_000_000}), names=[str(one) for one in range(90)]
+    )
+    with pytest.raises(UsageError, match="more than"):
+        collect(long, parameters={}, account="1", region="r", everything=True)

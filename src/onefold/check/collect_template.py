@@ -62,6 +62,7 @@ from onefold.check.facts import (
     Unresolved,
 )
 from onefold.check.intrinsics import NO_VALUE, is_function, text_of, why_not
+from onefold.check.loops import expanded
 from onefold.check.scope import FUNCTIONS, QUEUE, Properties, Scope
 from onefold.errors import UsageError
 from onefold.limits import (
@@ -261,6 +262,12 @@ def collect(
     scope = Scope(
         document, parameters=parameters, account=account, region=region, endpoint=endpoint, everything=everything
     )
+    written_out = expanded(document, scope) if everything else document
+    if written_out is not document:
+        scope = Scope(
+            written_out, parameters=parameters, account=account, region=region, endpoint=endpoint, everything=True
+        )
+        document = written_out
     if not scope.resources:
         raise UsageError(f"{document.file} has no Resources.", todo="Name a template that has some.")
     found = _Collection(scope)

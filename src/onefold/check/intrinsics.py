@@ -213,19 +213,27 @@ class Intrinsics:
     # ------------------------------------------------------------------------------------------ names
 
     def _ref(self, argument: Any) -> Any:
-        return self._names.ref(argument) if isinstance(argument, str) else _bad("Ref", argument)
+        name = argument if isinstance(argument, str) else self._name(argument)
+        return self._names.ref(name) if isinstance(name, str) else _bad("Ref", argument)
 
     def _condition(self, argument: Any) -> bool | Unresolved:
         return self._names.condition(argument)
 
     def _get_att(self, argument: Any) -> Any:
         parts = argument.split(".", 1) if isinstance(argument, str) else argument
-        if not isinstance(parts, list) or len(parts) < 2 or not isinstance(parts[0], str):
+        if not isinstance(parts, list) or len(parts) < 2:
+            return _bad("Fn::GetAtt", argument)
+        first = parts[0] if isinstance(parts[0], str) else self._name(parts[0])
+        if not isinstance(first, str):
             return _bad("Fn::GetAtt", argument)
         rest = [text_of(self.resolve(part)) for part in parts[1:]]
         if why := why_not(rest):
             return why
-        return self._names.attribute(parts[0], ".".join(str(part) for part in rest))
+        return self._names.attribute(first, ".".join(str(part) for part in rest))
+
+    def _name(self, argument: Any) -> Any:
+        """A name that is a function itself, as AWS::LanguageExtensions takes it."""
+        return self.resolve(argument) if is_function(argument) else None
 
     def _import(self, argument: Any) -> Unresolved:
         name = text_of(self.resolve(argument))
