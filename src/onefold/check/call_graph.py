@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from onefold.check.python_modules import FUNCTION, FunctionNode, Module
-from onefold.check.python_values import UNKNOWN, Roles, Value, Values, met, own_nodes
+from onefold.check.python_values import UNKNOWN, Roles, Value, Values, met
 
 ROUNDS_MAX: Final = 6
 REACH_MAX: Final = 500
@@ -32,7 +32,7 @@ class Unit:
         own = [] if isinstance(node, ast.Module) else [node.name]
         self.name = ".".join([*(one.name for one in reversed(around)), *own])
         self.id = f"{module.path}:{self.name}"
-        self.nodes = own_nodes(node)
+        self.nodes = module.owned[node]
         self.is_method = bool(around) and isinstance(around[0], ast.ClassDef)
 
     @property
@@ -62,8 +62,9 @@ class CallGraph:
         self.units: dict[ast.AST, Unit] = {}
         self._called: dict[ast.AST, list[Unit]] = {}
         for module in modules:
-            for node in (module.tree, *(one for one in ast.walk(module.tree) if isinstance(one, FUNCTION))):
-                self.units[node] = Unit(node, module)
+            for node in module.owned:
+                if isinstance(node, (ast.Module, *FUNCTION)):
+                    self.units[node] = Unit(node, module)
 
     def unit(self, node: ast.AST | None, module: Module) -> Unit | None:
         """The unit of an expression that is a function of a file that was read."""
@@ -115,9 +116,11 @@ class CallGraph:
         names = {one.node.name for one in self.units.values() if isinstance(one.node, FUNCTION)}
         sites = [(call, unit) for unit in self.units.values() for call in unit.calls() if _last(call) & names]
         for _ in range(ROUNDS_MAX):
-            roles = {**self._proposed(sites), **given}
+            known = [(call, unit) for call, unit in sites if next(self._given(call, unit), None) is not None]
+            roles = {**self._proposed(known), **given}
             if roles == self.values.roles:
                 break
+            sites = known
             self.values.give(roles)
             self._called.clear()
 

@@ -16,7 +16,7 @@ from onefold.check.call_graph import CallGraph, Unit
 from onefold.check.code_facts import Swallowed
 from onefold.check.python_effects import Effects, is_pass
 from onefold.check.python_modules import FUNCTION, Module
-from onefold.check.python_values import Values, own_nodes
+from onefold.check.python_values import Values
 
 FIELD: Final = "batchItemFailures"
 Answer = Literal["reports", "never", "unknown"]
@@ -167,7 +167,7 @@ def may_end(body: Sequence[ast.stmt]) -> bool:
                 return False
             return may_end([*inner, *orelse]) or any(may_end(one.body) for one in handlers)
         case ast.While(test=ast.Constant(value=True)) as loop:
-            return any(isinstance(one, ast.Break) for one in own_nodes(loop))
+            return any(isinstance(one, ast.Break) for one in ast.walk(loop))
         case ast.Match(cases=cases):
             is_whole = any(isinstance(one.pattern, ast.MatchAs) and one.pattern.pattern is None for one in cases)
             return not is_whole or any(may_end(one.body) for one in cases)

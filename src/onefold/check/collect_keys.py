@@ -268,5 +268,5 @@ def _attribute_of(item: ast.expr | None, name: str) -> ast.expr | None:
 
 
 def _is_a_lock(node: ast.Call, unit: Unit) -> bool:
-    written = f"{unit.name} {ast.unparse(node)}".lower()
+    written = f"{unit.name} {unit.module.text_of(node, 2_000)}".lower()
     return any(one in re.split(r"[^a-z]+", written) or f"{one}_" in written or f"_{one}" in written for one in _ENDINGS)

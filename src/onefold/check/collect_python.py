@@ -23,7 +23,7 @@ from onefold.check.collect_calls import calls_of, given
 from onefold.check.collect_keys import Keys
 from onefold.check.collect_work import Work
 from onefold.check.findings import Source
-from onefold.check.python_modules import FUNCTION, Module, Modules
+from onefold.check.python_modules import FUNCTION, Module, Modules, last_name
 from onefold.check.python_values import Roles, Value, Values
 from onefold.errors import OnefoldError
 
@@ -138,8 +138,8 @@ class _Collection:
             if isinstance(unit.node, ast.Module) or "." in unit.name or not 2 <= len(unit.parameters) <= 3:
                 continue
             second = [*unit.node.args.posonlyargs, *unit.node.args.args][1]
-            annotation = ast.unparse(second.annotation) if second.annotation is not None else ""
-            if _CONTEXT.match(second.arg) or annotation.endswith(("LambdaContext", "DurableContext")):
+            is_annotated = last_name(second.annotation) in {"LambdaContext", "DurableContext"}
+            if _CONTEXT.match(second.arg) or is_annotated:
                 yield unit
 
     def _is_of_sqs(self, unit: Unit) -> bool:
@@ -349,7 +349,7 @@ def _follow_imports(modules: Modules) -> None:
     while waiting := [one for one in modules.all() if one.path not in seen]:
         for module in waiting:
             seen.add(module.path)
-            for node in ast.walk(module.tree):
+            for node in module.parents:
                 if isinstance(node, ast.ImportFrom):
                     modules.imported(module, node.module or "", node.level)
                     for one in node.names:

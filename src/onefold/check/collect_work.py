@@ -19,7 +19,7 @@ from onefold.check.collect_calls import given, operation_of
 from onefold.check.collect_keys import Keys
 from onefold.check.findings import Source
 from onefold.check.python_effects import Effects, is_pass
-from onefold.check.python_modules import FUNCTION, Module
+from onefold.check.python_modules import FUNCTION, Module, last_name
 
 _REFUSED: Final = "ConditionalCheckFailedException"
 _CLIENT_ERROR: Final = frozenset({"botocore.exceptions.ClientError", "botocore.errorfactory.ClientError"})
@@ -50,8 +50,8 @@ class Work:
         for node in unit.nodes:
             if isinstance(node, ast.Try):
                 yield from self._in_finally(node, unit)
-            if isinstance(node, (ast.For, ast.While)):
-                yield from self._before(node.body, unit)
+        for body in _blocks(unit):
+            yield from self._before(body, unit)
 
     def _in_finally(self, tried: ast.Try, unit: Unit) -> Iterator[Deletion]:
         deleted = [call for one in tried.finalbody if (call := self._deletes(one, unit.module)) is not None]
@@ -172,8 +172,7 @@ class Work:
     def _skip(self, handlers: Sequence[ast.ExceptHandler], unit: Unit) -> ast.AST | None:
         """The `except` of a refused write that passes over the message, when no other does anything but raise."""
         for one in handlers:
-            written = ast.unparse(one.type) if one.type is not None else ""
-            if written.endswith(_REFUSED):
+            if last_name(one.type) == _REFUSED:
                 return one if self._passes_over(one.body, unit) else None
             if (
                 self._values.dotted(one.type, unit.module) in _CLIENT_ERROR
@@ -200,9 +199,8 @@ class Work:
         if write is None or not all(_returns(one, value=True) for one in is_true) or not is_true:
             return None
         for one in tried.handlers:
-            written = ast.unparse(one.type) if one.type is not None else ""
             returned = [each for each in ast.walk(one) if isinstance(each, ast.Return)]
-            if _REFUSED not in written and not any(_asks_for_refusal(each) for each in ast.walk(one)):
+            if last_name(one.type) != _REFUSED and not any(_asks_for_refusal(each) for each in ast.walk(one)):
                 return None
             if (
                 not returned
@@ -276,7 +274,7 @@ class Work:
                 ):
                     found = operation_of(call, unit.module, self._values)
                     is_write = found is not None and found[:2] == ("dynamodb", "put_item")
-                    if is_write and _same_base(call, look) and _is_unconditional(call):
+                    if is_write and _same_base(call, look, unit.module) and _is_unconditional(call):
                         yield Race(source=unit.module.source(call), function=unit.id, check=unit.module.source(look))
                         break
 
@@ -317,7 +315,7 @@ def _asks_for_refusal(test: ast.AST) -> bool:
 
 def _is_condition(call: ast.Call) -> bool:
     """`Attr("pk").not_exists()`, and `Attr("pk")` in it."""
-    return ast.unparse(call.func).rpartition(".")[2] in {"Attr", "Key", "not_exists"}
+    return last_name(call.func) in {"Attr", "Key", "not_exists"}
 
 
 def _is_unconditional(call: ast.Call) -> bool:
@@ -326,11 +324,11 @@ def _is_unconditional(call: ast.Call) -> bool:
     )
 
 
-def _same_base(one: ast.Call, other: ast.Call) -> bool:
+def _same_base(one: ast.Call, other: ast.Call, module: Module) -> bool:
     if not isinstance(one.func, ast.Attribute) or not isinstance(other.func, ast.Attribute):
         return False
-    tables = [ast.unparse(found) for call in (one, other) if (found := given(call, "TableName")) is not None]
-    return ast.unparse(one.func.value) == ast.unparse(other.func.value) and len(set(tables)) <= 1
+    tables = [module.text_of(found, 500) for call in (one, other) if (found := given(call, "TableName")) is not None]
+    return module.text_of(one.func.value, 500) == module.text_of(other.func.value, 500) and len(set(tables)) <= 1
 
 
 def _is_presence(test: ast.expr, names: set[str]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-from onefold.check.python_modules import FUNCTION, Module
+from onefold.check.python_modules import FUNCTION, Module, last_name
 from onefold.check.python_values import Values
 
 _DEPTH_MAX: Final = 4
@@ -154,7 +154,7 @@ class Effects:
         func = call.func
         if not isinstance(func, ast.Attribute):
             return False
-        written = ast.unparse(func.value).lower().rpartition(".")[2] if not isinstance(func.value, ast.Call) else ""
+        written = last_name(func.value).lower()
         return any(one in written for one in _WATCHERS)
 
     def collects(self, call: ast.Call, module: Module) -> bool:

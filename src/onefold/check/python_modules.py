@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import sys
 import tokenize
 import warnings
@@ -91,7 +92,9 @@ class Module:
 
     Attributes:
         root: no import is followed to a folder above it.
-        scopes: of each node that has names of its own. parents: the node around each node.
+        scopes: of each node that has names of its own. parents: the node around each node. owned: of the module, a function
+            or class, its nodes without those of functions and classes inside; lambdas are the function's.
+        of_self: for each class the values that are assigned to attributes of `self`, by the attribute's name.
     """
 
     def __init__(self, path: Path, root: Path, text: str, tree: ast.Module) -> None:
@@ -104,10 +107,23 @@ class Module:
         self.scopes: dict[ast.AST, Scope] = {}
         self.parents: dict[ast.AST, ast.AST] = {}
         self.star_imports: list[Binding] = []
-        for node in ast.walk(tree):
+        self.of_self: dict[ast.ClassDef, dict[str, list[ast.expr]]] = {}
+        self.owned: dict[ast.AST, list[ast.AST]] = {tree: []}
+        self._own(tree)
+        self.top = _Binder(self).module()
+
+    def _own(self, tree: ast.Module) -> None:
+        waiting: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
+        while waiting:
+            node, owner = waiting.pop()
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
-        self.top = _Binder(self).module()
+                self.owned[owner].append(child)
+                inner = owner
+                if isinstance(child, (*FUNCTION, ast.ClassDef)):
+                    inner = child
+                    self.owned[child] = []
+                waiting.append((child, inner))
 
     def scope_of(self, node: ast.AST) -> Scope:
         """The innermost scope in which a node is evaluated; of a function's decorators and defaults, the one around it."""
@@ -141,10 +157,23 @@ class Module:
         begin = _characters(text, column)
         return Source(self.file, line, begin + 1, line, max(end, begin) + 1)
 
-    def text_of(self, node: ast.AST, chars_max: int = 60) -> str:
-        """A node as it is written, on one line, shortened."""
-        written = " ".join((ast.get_source_segment(self.text, node) or "").split())
+    def text_of(self, node: ast.AST | None, chars_max: int = 60) -> str:
+        """A node as it is written, on one line, shortened; "" for None."""
+        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", None) or 0
+        if not 0 < first <= last <= len(self.lines):
+            return ""
+        lines = self.lines[first - 1 : last]
+        lines[-1] = lines[-1][: _characters(lines[-1], getattr(node, "end_col_offset", None) or 0)]
+        lines[0] = lines[0][_characters(self.lines[first - 1], getattr(node, "col_offset", 0)) :]
+        written = " ".join(" ".join(lines).split())
         return written if len(written) <= chars_max else f"{written[: chars_max - 3]}..."
+
+
+def last_name(node: ast.AST | None) -> str:
+    """The last part of a dotted name, or of one in quotes; "" for anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value.rpartition(".")[2]
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _characters(line: str, column: int) -> int:
@@ -168,6 +197,8 @@ class Modules:
 
     def __init__(self) -> None:
         self._read: dict[Path, Module | None] = {}
+        self._folders: dict[Path, frozenset[str]] = {}
+        self._imported: dict[tuple[Path, Path, str, int], Module | None] = {}
         self.unread: dict[str, UsageError] = {}
 
     def read(self, path: Path, root: Path) -> Module:
@@ -201,7 +232,12 @@ class Modules:
 
     def imported(self, module: Module, dotted: str, level: int) -> Module | None:
         """The local file that an import leads to; None where there is none."""
-        parts = [part for part in dotted.split(".") if part]
+        key = (module.path.parent, module.root, dotted, level)
+        if key not in self._imported:
+            self._imported[key] = self._found(module, [part for part in dotted.split(".") if part], level)
+        return self._imported[key]
+
+    def _found(self, module: Module, parts: list[str], level: int) -> Module | None:
         if level:
             folder = module.path.parent
             for _ in range(level - 1):
@@ -210,11 +246,23 @@ class Modules:
         if not parts or parts[0] in _KNOWN or parts[0] in sys.stdlib_module_names:
             return None
         for folder in _folders(module):
-            if any(folder.glob(f"{parts[0]}-*.dist-info")):
+            names = self._names_in(folder)
+            if any(one.startswith(f"{parts[0]}-") and one.endswith(".dist-info") for one in names):
                 return None
+            if parts[0] not in names and f"{parts[0]}.py" not in names:
+                continue
             if (found := self._below(folder, parts, module.root)) is not None:
                 return found
         return None
+
+    def _names_in(self, folder: Path) -> frozenset[str]:
+        """The names of what is in a folder, read once."""
+        if folder not in self._folders:
+            try:
+                self._folders[folder] = frozenset(os.listdir(folder))
+            except OSError:
+                self._folders[folder] = frozenset()
+        return self._folders[folder]
 
     def _below(self, folder: Path, parts: list[str], root: Path) -> Module | None:
         path = folder.joinpath(*parts)
@@ -266,7 +314,8 @@ def module_of(path: Path, root: Path, text: str) -> Module:
     except SyntaxError as error:
         raise UsageError(
             f"{path}:{error.lineno or 1} is not Python {sys.version_info.major}.{sys.version_info.minor}: {error.msg}.",
-            todo="Correct the line; nothing of this file was checked.",
+            meaning="Nothing of this file was checked.",
+            todo="Correct the line, or run onefold under a Python that knows it.",
         ) from None
     except (ValueError, RecursionError, MemoryError) as error:
         what = "it has null characters" if isinstance(error, ValueError) else "it is nested too deep"
@@ -428,6 +477,10 @@ class _Binder(ast.NodeVisitor):
             if target.id in scope.outside:
                 scope = self._module.scopes[self._module.tree]  # global; what is nonlocal is noted as `other` as well
             scope.bind(target.id, Binding(how, value, path=path))
+        elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+            owner = next((one for one in self._module.above(target) if isinstance(one, ast.ClassDef)), None)
+            if owner is not None and how == "value":
+                self._module.of_self.setdefault(owner, {}).setdefault(target.attr, []).append(value)
         elif isinstance(target, (ast.Tuple, ast.List)):
             starred = any(isinstance(one, ast.Starred) for one in target.elts)
             for number, one in enumerate(target.elts):

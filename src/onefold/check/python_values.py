@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from onefold.check.python_modules import FUNCTION, Binding, FunctionNode, Module, Modules, Scope
 
-DEPTH_MAX: Final = 24
+DEPTH_MAX: Final = 40
 BINDINGS_MAX: Final = 8
 
 Origin = Literal["message-id", "receipt-handle", "receive-count", "request-id", "random", "time", "own-queue"]
@@ -195,13 +195,15 @@ class Values:
 
     def named(self, name: str, scope: Scope, depth: int) -> Value:
         """What a name stands for in a scope."""
+        if depth > DEPTH_MAX:
+            return UNKNOWN
         found = scope.find(name)
         if found is None:
             return self._starred(name, scope.module, depth)
         where, bindings = found
         if len(bindings) > BINDINGS_MAX:
             return UNKNOWN
-        return met(self._bound(one, name, where, depth) for one in bindings)
+        return met(self._bound(one, name, where, depth + 1) for one in bindings)
 
     def _starred(self, name: str, module: Module, depth: int) -> Value:
         """A name that is bound nowhere: a builtin, or from a star import of a file that was read."""
@@ -287,21 +289,9 @@ class Values:
 
     def _of_self(self, owner: ast.ClassDef, module: Module, name: str, depth: int) -> Value:
         """`self.name`: what every assignment in the class gives it, or the class's own."""
-        found: list[Value] = []
-        for one in ast.walk(owner):
-            targets = (
-                one.targets if isinstance(one, ast.Assign) else [one.target] if isinstance(one, ast.AnnAssign) else []
-            )
-            for target in targets:
-                if (
-                    not isinstance(target, ast.Attribute)
-                    or target.attr != name
-                    or not isinstance(target.value, ast.Name)
-                ):
-                    continue
-                if target.value.id == "self" and isinstance(one, (ast.Assign, ast.AnnAssign)):
-                    found.append(self.of(one.value, module, depth))
-        return met(found[:BINDINGS_MAX]) if found else self._of_class(owner, module, name, depth)
+        values = module.of_self.get(owner, {}).get(name, ())
+        found = [self.of(one, module, depth) for one in values[:BINDINGS_MAX]]
+        return met(found) if found else self._of_class(owner, module, name, depth)
 
     def subscript(self, node: ast.Subscript, module: Module, depth: int) -> Value:
         """`base[key]`."""
@@ -415,7 +405,7 @@ class Values:
             return self.of(function.body, module, depth)
         if not isinstance(function, FUNCTION) or function.decorator_list or depth > DEPTH_MAX // 2:
             return self._cached(function, module, depth)
-        returns = [one for one in own_nodes(function) if isinstance(one, (ast.Return, ast.Yield, ast.YieldFrom))]
+        returns = [one for one in module.owned[function] if isinstance(one, (ast.Return, ast.Yield, ast.YieldFrom))]
         if not returns or len(returns) > BINDINGS_MAX or not all(isinstance(one, ast.Return) for one in returns):
             return UNKNOWN
         return met(self.of(one.value, module, depth + 1) for one in returns)
@@ -428,7 +418,7 @@ class Values:
             name = self.dotted(one.func if isinstance(one, ast.Call) else one, module)
             if name not in {"functools.cache", "functools.lru_cache", "builtins.staticmethod", "builtins.classmethod"}:
                 return UNKNOWN
-        returns = [one for one in own_nodes(function) if isinstance(one, ast.Return)]
+        returns = [one for one in module.owned[function] if isinstance(one, ast.Return)]
         return met(self.of(one.value, module, depth + 1) for one in returns[:BINDINGS_MAX]) if returns else UNKNOWN
 
     def joined(self, node: ast.JoinedStr, module: Module, depth: int) -> Value:
@@ -527,18 +517,6 @@ def met(values: Iterable[Value]) -> Value:
         common = first.origins & one.origins
         first = replace(first, origins=common) if is_same else Value(origins=common)
     return first
-
-
-def own_nodes(function: ast.AST) -> list[ast.AST]:
-    """The nodes of a function or module, lambdas included, without those of functions and classes inside."""
-    found: list[ast.AST] = []
-    waiting = list(ast.iter_child_nodes(function))
-    while waiting:
-        node = waiting.pop(0)
-        found.append(node)
-        if not isinstance(node, (*FUNCTION, ast.ClassDef)):
-            waiting += ast.iter_child_nodes(node)
-    return found
 
 
 _EVALUATE: Final[dict[type[ast.AST], Callable[[Values, Any, Module, int], Value]]] = {
