@@ -68,6 +68,25 @@ def test_messages_that_nobody_takes_are_a_warning(there: Open) -> None:
     assert codes(there) == []
 
 
+def test_a_queue_that_nobody_takes_from_is_a_warning_while_another_queue_is_worked_on(there: Open) -> None:
+    there.office.pay.send(Order("p-1"))  # in the queue careful
+    there.clock.advance(60_000)
+    there.session.engine.state.put(
+        [
+            Change(
+                breaker_name("book"), msgspec.json.encode(Breaker(pauses=1, until_ms=there.clock.now_ms() + 300_000)), 0
+            )
+        ]
+    )
+    assert codes(there) == ["job-paused", "nobody-works"]
+    assert [one.queue for one in status.status(there.session).queues if one.visible] == ["careful"]
+    there.office.book.send(Order("a"))
+    there.clock.advance(60_000)
+    (warning,) = [one for one in status.status(there.session).warnings if one.code == "nobody-works"]
+    assert "of careful wait" in warning.text  # those of orders wait for the end of the pause
+    assert "nobody-works" not in [one.code for one in status.status(there.without_app()).warnings]
+
+
 def test_dead_letters_about_to_expire_are_a_warning(there: Open) -> None:
     there.office.ill["a"] = onefold.PermanentError("no")
     there.office.book.send(Order("a"))

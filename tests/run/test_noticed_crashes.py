@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import onefold
 from onefold.contracts.ledger import History
-from onefold.contracts.store import RecordKey
+from onefold.contracts.store import RecordKey, Release
 from tests.run.bench import Bench, Fault, Process, opened
 from tests.run.shop import START_MS, Shop
 
@@ -135,6 +136,32 @@ def test_without_its_row_a_run_in_doubt_is_not_begun_and_others_are() -> None:
         process.run_for(2 * LEASE_MS)
         assert shop.calls[2:] == [("o-1", 2)]
         assert [row[:1] + row[2:] for row in crashes(bench)] == [("takeover", 2, 1), ("unknown", 2, 1)]
+
+
+def test_without_its_row_a_takeover_that_leaves_no_doubt_goes_on_and_its_row_is_written_later() -> None:
+    shop = Shop("L-1", "L-2", **OPTIONS)
+    with opened(shop.app) as bench:
+        shop.ship.send({"id": "o-1"})
+        (run,) = bench.process().begin()  # its process ends before the start: the claim of a renamed job
+        assert run.ask is not None
+        assert run.claimed is not None
+        bench.backend.store.write([(run.claimed.hold, Release(expires_at_ms=START_MS + 10**9, refund=True))], START_MS)
+        unstarted = replace(run.ask, owner="gone", start=False)
+        bench.backend.store.claim([unstarted], bench.clock.now_ms())
+        bench.clock.advance(LEASE_MS)
+        process = bench.process(one_transaction=False, fault=Fault("ledger.append"))
+        process.run()
+        assert shop.calls == [("o-1", 1)]
+        assert process.names() == ["takeover", "completed"]
+        (row,) = [row for row in bench.history("o-1") if row.event == "takeover"]
+        assert row.detail == {
+            "from": "gone",
+            "fence": 3,
+            "crashes": 0,
+            "doubt": False,
+            "started": False,
+            "receive_count": 2,
+        }
 
 
 def test_a_claim_of_fresh_work_asks_the_history_for_nothing() -> None:

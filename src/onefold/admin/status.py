@@ -513,18 +513,22 @@ def _differing(session: AdminSession, queue: str | None) -> list[Warning]:
 
 
 def _nobody(queues: Sequence[QueueStatus], found: tuple[JobStatus, ...]) -> list[Warning]:
-    """Queues whose messages wait while none is in flight; nothing if a job has just completed a run or is paused."""
-    if any(one.done_last_minute for one in found) or any(one.paused_until_ms is not None for one in found):
-        return []
+    """Queues whose messages wait while none is in flight; not one of whose jobs one has just run or is paused.
+
+    A job whose queue is not known, because another app declares it, counts for the queues without a known job.
+    """
+    known = {one.queue for one in found}
+    active = {one.queue for one in found if one.done_last_minute or one.paused_until_ms is not None}
     return [
         Warning(
             code="nobody-works",
             text=f"{counted(one.visible, 'message')} of {one.queue} wait, the oldest for {age(one.oldest_age_ms)}, and "
-            "nothing was done in the last minute.",
+            "none of its jobs completed a run in the last minute.",
             todo="Is a worker running? onefold worker <module>:<app>",
         )
         for one in queues
         if one.visible and not one.in_flight and one.oldest_age_ms is not None and one.oldest_age_ms >= _NOBODY_MS
+        if (one.queue if one.queue in known else None) not in active
     ]
 
 

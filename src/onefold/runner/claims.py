@@ -4,14 +4,17 @@ Where history and records share a transaction, the rows are written with the cla
 appended after the claim and before the start. A claim in doubt does not start its run. So if its owner dies before it
 has appended the rows, the next owner finds an unstarted claim in doubt, checks whether the rows exist, and appends the
 missing ones. It does the same for a run whose end was recorded as unknown by a process that died before it appended its
-row. So no crash is lost, and none is reported twice.
+row. So no crash is lost, and none is reported twice. The takeover of a run that had not started leaves nothing in doubt,
+and the claim may have started the new run: it goes on, its event is emitted, and its row is appended later.
 Never here: what an answer means for its delivery (`record/guard.py`). Invariant: a handler is never called under a
 claim in doubt whose rows could not be written.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     EventOf = Callable[[int, Note], Event]
 
 _ROWS_LOOKED_AT = 100_000  # rows of one operation that are searched for those of an earlier claim
+_LATE_ROWS_MAX = 1_000  # more are forgotten, the oldest first: their events were emitted
 
 
 class Claims:
@@ -45,6 +49,7 @@ class Claims:
         self._store = store
         self._ledger = ledger
         self._records_with_history = records_with_history
+        self._late: deque[Row] = deque(maxlen=_LATE_ROWS_MAX)
 
     def claim(
         self,
@@ -64,7 +69,7 @@ class Claims:
         Returns:
             The answers; the events that were noted, for sinks; and the indexes of claims whose rows could not be written,
             with the reason. Those of them that are in doubt must not be performed: their leases are left to end, and
-            the next claim writes the missing rows.
+            the next claim writes the missing rows. The rows of the others are kept for `append_late`.
 
         Raises:
             OnefoldError: the store could not claim; nothing was noted.
@@ -93,6 +98,7 @@ class Claims:
             if type(found) is not Claimed or found.found == "absent":
                 continue
             notes = () if joint else guard.noticed(found, policies[index])
+            late: list[Event] = []
             try:
                 keys = {found.hold.key: None, (noted_as and noted_as[index]) or found.hold.key: None}
                 notes = (*self._unreported(self._ledger, found, policies[index], now_ms, keys, joint=joint), *notes)
@@ -102,9 +108,24 @@ class Claims:
             except errors.OnefoldError as error:
                 let_through(error)
                 refused[index] = error
-            else:
-                events[index] = [*late, *events.get(index, ())]
+                if found.doubt:
+                    continue
+                self._late.extend(event.row() for event in late)
+            events[index] = [*late, *events.get(index, ())]
         return answers, [event for index in sorted(events) for event in events[index]], refused
+
+    def append_late(self) -> None:
+        """Append the rows of takeovers that could not be written with their claims, if there are any and it is possible."""
+        rows: list[Row] = []
+        while self._late:
+            with suppress(IndexError):  # another thread took it
+                rows.append(self._late.popleft())
+        try:
+            if rows and self._ledger is not None:
+                self._ledger.append(rows)
+        except errors.OnefoldError as error:
+            let_through(error)
+            self._late.extendleft(reversed(rows))
 
     def _unreported(
         self, ledger: Ledger, found: Claimed, policy: Policy, now_ms: int, keys: Iterable[RecordKey], *, joint: bool

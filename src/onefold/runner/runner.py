@@ -529,6 +529,7 @@ class Runner:
                 self.admission.settled(run, run.decided(), self.reports.of_run)
             run.forget_errors()
         self.reports.append(unwritten)
+        self.claims.append_late()
         self.in_flight.over([run.delivery for run in runs], names)
         return list(zip(runs, verdicts, strict=True))
 
