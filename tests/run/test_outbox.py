@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from onefold.admin import status
 from onefold.admin.session import AdminSession, jobs_of
 from onefold.cli import main
 from onefold.contracts.outbox import RowId
+from onefold.contracts.state import Change
 from onefold.engines.urls import open_outbox
 from onefold.manual_clock import ManualClock
 from onefold.runtime.relay import BATCH, TURN_MS, beside
@@ -160,6 +162,24 @@ def test_a_relay_whose_transaction_fails_has_sent_nothing(books: Books, monkeypa
     assert books.rows() == [1]
     assert relay.check() == 1
     relay.close()
+
+
+@pytest.mark.parametrize("stored", [b"[]", b'{"ids":[],"owner":"\xff"}'])
+def test_a_relay_whose_state_cannot_be_read_names_it_and_waits(books: Books, stored: bytes) -> None:
+    books.order("o-1")
+    relay = books.shop.relay()
+    relay.check()
+    books.order("o-2")
+    state = books.shop.app.runtime().engine.state
+    (name,) = state.names("relay/")
+    (kept,) = state.get([name])
+    assert kept is not None
+    assert state.put([Change(name, stored, kept.version)]) == [True]
+    with pytest.raises(errors.StorageError, match=re.escape(repr(name))):
+        relay.check()
+    relay.close()
+    assert books.shop.waiting() == ["o-1"]
+    assert len(books.rows()) == 1
 
 
 class Meeting:

@@ -14,16 +14,21 @@ from onefold.admin.redrive import Redrive
 from onefold.admin.session import AdminSession, Jobs
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
 from onefold.contracts.settings import QueueSettings
+from onefold.contracts.state import Change
 from onefold.runner import runs
 from onefold.runtime.events import Sinks
 from onefold.runtime.outgoing import Outgoing, Receipt
 from onefold.schedules import ScheduleRetry
 from onefold.schedules import scheduler as schedulers
 from onefold.schedules.scheduler import LOOK_MS, Scheduler
+from onefold.schedules.undelivered import PREFIX
 from tests.run.ticking import DAY_MS, HOUR_MS, MINUTE_MS, Loose, Place, clock_at, places
 
 HOURLY = "cron(0 * * * ? *)"
 DEAD = "shop-schedules-dead"
+ANOTHER = (
+    b"""{"schedule":"x","scheduled_at":"y","first_at_ms":0,"again_at_ms":0,"code":"","message":"","lasting":false}"""
+)
 
 
 def throttled(place: Place, *, refuses: int) -> Callable[[], Scheduler]:
@@ -296,3 +301,39 @@ def test_a_look_whose_queue_is_gone_stops_no_schedule_and_is_told(tmp_path: Path
         (told,) = [event for event in one.told.events if event.name == "look-refused"]
         assert told.run == "nightly/2026-06-01T02:00:00Z"
         assert "looks" in str(told.detail["summary"])
+
+
+@pytest.mark.parametrize("stored", [b"[]", b'{"schedule":"\xff"}', b'{"schedule": 1}', ANOTHER])
+def test_a_stored_tick_that_cannot_be_read_is_reported_once_and_stays_while_the_others_go_on(
+    tmp_path: Path, stored: bytes
+) -> None:
+    clock = clock_at("2026-06-01T01:59:00")
+    with places(Place(tmp_path / "shop.db", clock, HOURLY)) as (one,):
+        state = one.app.runtime().engine.state
+        damaged = [PREFIX + "nightly/2026-06-01T00:00:00Z", PREFIX + "nightly/2026-06-01T01:00:00Z"]
+        gone = [PREFIX + "gone/2026-06-01T01:00:00Z", "schedule/gone"]  # not declared any more
+        state.put([Change(name, stored, 0) for name in (damaged[0], *gone)])
+        one.step()
+        state.put([Change(damaged[1], stored, 0)])
+        assert one.step(MINUTE_MS) == 1
+        assert one.step(HOUR_MS) == 1
+        assert [event.run for event in one.told.of("tick-unreadable")] == [
+            "nightly/2026-06-01T00:00:00Z", "nightly/2026-06-01T01:00:00Z"
+        ]  # fmt: skip
+        assert {event.detail["schedule"] for event in one.told.of("tick-unreadable")} == {"nightly"}
+        assert [value.value for value in state.get(damaged) if value is not None] == [stored, stored]
+
+
+def test_a_stored_tick_that_becomes_unreadable_before_it_is_due_does_not_end_the_scheduler(tmp_path: Path) -> None:
+    clock = clock_at("2026-06-01T01:59:00")
+    with places(Place(tmp_path / "shop.db", clock, HOURLY)) as (one,):
+        throttled(one, refuses=1)
+        one.step()
+        one.step(MINUTE_MS)
+        state = one.app.runtime().engine.state
+        (name,) = state.names(PREFIX)
+        (kept,) = state.get([name])
+        assert kept is not None
+        assert state.put([Change(name, b"{}", kept.version)]) == [True]
+        assert one.step(HOUR_MS) == 1
+        assert [event.run for event in one.told.of("tick-unreadable")] == ["nightly/2026-06-01T02:00:00Z"]

@@ -13,9 +13,10 @@ from heapq import merge
 from itertools import groupby, islice
 from typing import Final
 
-from msgspec import MsgspecError, Struct, json
+from msgspec import Struct
 
 from onefold.admin.session import AdminSession
+from onefold.contracts.documents import reader
 from onefold.duration import to_text
 from onefold.errors import UsageError
 from onefold.schedules.expressions import RateExpression
@@ -24,6 +25,7 @@ from onefold.schedules.schedule import Schedule
 from onefold.schedules.ticks import ScheduleState
 from onefold.schedules.transactions import PREFIX
 
+_state_of = reader(ScheduleState, None)
 _NO_ANCHORS: Final[Mapping[str | None, int]] = {}
 
 
@@ -131,10 +133,7 @@ def anchors_of(session: AdminSession, schedules: Mapping[str, Schedule]) -> dict
     wanted = [name for name, one in schedules.items() if counts_from_first_seen(one.timing)]
     found: dict[str | None, int] = {}
     for name, value in zip(wanted, session.engine.state.get([PREFIX + name for name in wanted]), strict=True):
-        try:
-            state = json.decode(value.value, type=ScheduleState) if value is not None else None
-        except MsgspecError:  # written by another version
-            continue
+        state = _state_of(value.value) if value is not None else None  # None too if another version wrote it
         if state is not None and state.digest == schedules[name].digest:
             found[name] = state.anchor_ms
     return found

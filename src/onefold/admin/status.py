@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from msgspec import Struct, json
+from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import limits, redact
@@ -21,6 +21,7 @@ from onefold.admin import queues as engine_queues
 from onefold.admin.outbox import OutboxStatus
 from onefold.admin.session import AdminSession
 from onefold.contracts.admin import Peeked, Roles, roles
+from onefold.contracts.documents import reader
 from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import REPAIRED_GROUPS
@@ -101,6 +102,9 @@ class Warning(Struct, frozen=True, kw_only=True):  # noqa: A001 - read as status
 class _Repaired(Struct, frozen=True):
     at_ms: int
     messages: list[str]
+
+
+_repaired_of = reader(_Repaired, None)
 
 
 class Status(Struct, frozen=True, kw_only=True):
@@ -468,9 +472,9 @@ def _still_waiting(
 def _repaired(session: AdminSession, queue: str | None) -> list[Warning]:
     """What the repair of a damaged file found: shown for two weeks, and as long as one of its messages exists."""
     (found,) = session.engine.state.get([REPAIRED_GROUPS]) if session.engine.commit is not None else (None,)
-    if found is None:
+    noted = _repaired_of(found.value) if found is not None else None
+    if noted is None:
         return []
-    noted = json.decode(found.value, type=_Repaired)
     there = [
         one for one in session.engine.queues.find(noted.messages) if one is not None and queue in (None, one.queue)
     ]

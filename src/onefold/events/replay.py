@@ -195,7 +195,10 @@ def cancel(bus: Bus, runtime: Runtime, name: str) -> Replay:
         after = replace(before, state="cancelled", ended_at_ms=runtime.now_ms())
         return after, after
 
-    _, found = change(runtime.engine.state, f"{_PREFIX}{bus.name}/{name}", _replay_of, None, decide)
+    state_name = f"{_PREFIX}{bus.name}/{name}"
+    _, found = change(
+        runtime.engine.state, state_name, lambda value: decode(state_name, value, _replay_of), None, decide
+    )
     if found is None:
         raise errors.StorageBusy(f"Another process keeps changing replay {name}.", todo="Cancel it again.")
     return found

@@ -283,6 +283,9 @@ async def _attempt(
         )
     hidden_ms = sqs.settings(params.QueueUrl).visibility_ms if visible_ms is None else visible_ms
     known = sqs.attempts.recall(queue, attempt_id, sqs.queues.timers.now_ms())
+    if known is not None and not await _are_in_flight(sqs, queue, known):
+        sqs.attempts.forget(queue, attempt_id)
+        known = None
     if known is not None:
         await sqs.queues.set_visible_in(queue, [(one.receipt, RetryIn(hidden_ms)) for one in known], via="sqs")
         found = known
@@ -293,6 +296,14 @@ async def _attempt(
     if found:
         sqs.attempts.keep(queue, attempt_id, found, hidden_ms, sqs.queues.timers.now_ms())
     return found
+
+
+async def _are_in_flight(sqs: SqsService, queue: str, deliveries: Sequence[Delivery]) -> bool:
+    """Whether all of them are still received; not, for example, after a purge, or when a mapping deleted one."""
+    receipts = [one.receipt for one in deliveries]
+    opened = sqs.queues.engine.queues.open
+    states = await sqs.queues.call(lambda: opened(queue).receipt_states(receipts), synced=False)
+    return all(state == "in-flight" for state in states)
 
 
 def _within(value: int | None, parameter: str, least: int, most: int) -> int | None:

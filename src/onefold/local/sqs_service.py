@@ -1,10 +1,11 @@
 """SQS in one account and region, as operations see it; the caller of an operation; repeated receive attempts.
 
 On a FIFO queue, a receive with the same ReceiveRequestAttemptId within 5 minutes gets the same messages again, with the
-same handles, as long as their visibility lasts and no client has deleted one or changed its visibility. So a client
-whose response was lost can repeat the request. Attempts are kept in memory: after a restart an attempt is a new
-receive. Not here: operations, protocols. Invariants: `SqsService` is all that an operation sees of the server; an
-attempt is forgotten as soon as a client deletes one of its messages or changes its visibility.
+same handles, as long as all of them are in flight and no client has changed the visibility of one. So a client whose
+response was lost can repeat the request. Attempts are kept in memory: after a restart an attempt is a new receive. Not
+here: operations, protocols. Invariants: `SqsService` is all that an operation sees of the server; an attempt is
+forgotten as soon as a client deletes one of its messages or changes its visibility. What else ends a receive (a purge, a
+mapping, another process) is noticed when the attempt is repeated.
 
 Source: SQS API reference, ReceiveMessage, ReceiveRequestAttemptId.
 """
@@ -42,7 +43,7 @@ class ReceiveAttempts:
         self._of_receipt: dict[tuple[str, str], tuple[str, str]] = {}
 
     def recall(self, queue: str, attempt_id: str, now_ms: int) -> list[Delivery] | None:
-        """The deliveries of an attempt; None if it is new, too old, or no longer valid."""
+        """The deliveries of an attempt; None if it is new, too old, or forgotten."""
         found = self._made.get((queue, attempt_id))
         if found is None:
             return None
@@ -65,6 +66,10 @@ class ReceiveAttempts:
         """Forget the attempt that received a message that was deleted, or whose visibility was changed."""
         if self._of_receipt and (key := self._of_receipt.get((queue, receipt))) is not None:
             self._forget(key)
+
+    def forget(self, queue: str, attempt_id: str) -> None:
+        """Forget an attempt whose messages are no longer as it received them."""
+        self._forget((queue, attempt_id))
 
     def _forget(self, key: tuple[str, str]) -> None:
         found = self._made.pop(key, None)

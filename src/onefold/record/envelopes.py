@@ -159,7 +159,7 @@ def unmarked(text: str) -> str:
     """A replayed event without its `replay-name`; any other text unchanged."""
     try:
         fields = msgspec.json.decode(text, type=dict[str, Raw])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError):
         return text
     if not fields.keys() >= _OF_AN_ENVELOPE:
         return text

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors, limits
+from onefold.contracts.documents import reader
 from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, Attribute, Delivery
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
@@ -156,12 +157,12 @@ def _later(hidden: Mapping[str, int], now_ms: int) -> dict[str, int]:
     return {receipt: at_ms for receipt, at_ms in hidden.items() if at_ms > now_ms}
 
 
+_read = reader(dict[str, WaitingForJob], None)
+
+
 def decoded(value: bytes) -> dict[str, WaitingForJob]:
     """The notes about a queue, by job; empty where another version wrote them in another form."""
-    try:
-        return msgspec.json.decode(value, type=dict[str, WaitingForJob])
-    except msgspec.MsgspecError:
-        return {}
+    return _read(value) or {}
 
 
 def name_of(attributes: Mapping[str, Attribute]) -> str:

@@ -142,6 +142,9 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "schedule-unreadable": Meaning(
         "critical", "brief", "the stored state of a schedule cannot be read: it sends no ticks"
     ),
+    "tick-unreadable": Meaning(
+        "critical", "brief", "a stored tick that is to be sent again cannot be read: it is not sent"
+    ),
     "schedule-ended": Meaning("info", "brief", "the schedule has sent its last tick and is forgotten"),
     "clock-set": Meaning("warning", "brief", "the machine's clock was set forward or back"),
     "scheduler-started": Meaning("info", "full", "a scheduler started"),

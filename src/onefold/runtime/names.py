@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors
-from onefold.contracts.documents import TRIES
+from onefold.contracts.documents import TRIES, reader
 from onefold.contracts.state import Change, bounded_name
 
 if TYPE_CHECKING:
@@ -57,12 +57,12 @@ def state_name_of(name: str) -> str:
     return bounded_name(PREFIX, name)
 
 
+_read = reader(Taken, None)
+
+
 def decoded(value: bytes | None) -> Taken | None:
     """The owner of a name; None: there is none, or another version of onefold wrote a value that is unreadable here."""
-    try:
-        return msgspec.json.decode(value, type=Taken) if value is not None else None
-    except msgspec.MsgspecError:
-        return None
+    return _read(value) if value is not None else None
 
 
 def take(state: State, names: Collection[str], app: str | None, now_ms: int) -> None:

@@ -128,7 +128,7 @@ def read(row: OutboxRow) -> Outgoing:
     """
     try:
         parcel = msgspec.json.decode(row.message, type=OutboxMessage)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise errors.PayloadError(
             f"Row {row.id.number} of onefold_outbox cannot be read: {error}",
             meaning="Another program, or a newer onefold, has written it.",

@@ -30,6 +30,7 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors
+from onefold.contracts.documents import decode
 from onefold.contracts.outbox import OutboxRow, RowId
 from onefold.contracts.state import Change, Versioned, bounded_name
 from onefold.runtime import outbox
@@ -60,6 +61,9 @@ class _Passed(Struct, frozen=True):
     ids: list[RowId]
     owner: str | None = None
     until_ms: int = 0
+
+
+_passed_of = msgspec.json.Decoder(_Passed).decode
 
 
 class _AnotherRelay(Exception):
@@ -119,7 +123,7 @@ class Relay:
         engine, table = self._runtime.engine, self._table
         name = bounded_name("relay/", f"{table.token}/{self._app}")
         (found,) = engine.state.get([name])
-        known = _Passed([]) if found is None else msgspec.json.decode(found.value, type=_Passed)
+        known = _Passed([]) if found is None else decode(name, found.value, _passed_of)
         is_whole = engine.commit is not None
         if is_whole and known.ids and (found is None or found.version != self._clean):
             table.remove(known.ids)

@@ -21,10 +21,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import limits
+from onefold.contracts.documents import decode
 from onefold.contracts.entries import Entry, Refused
 from onefold.contracts.queue import APP_ATTRIBUTE, Attribute
 from onefold.contracts.state import Change
-from onefold.errors import InvariantBroken, OnefoldError, TransientError, UsageError
+from onefold.errors import InvariantBroken, OnefoldError, StorageError, TransientError, UsageError
 from onefold.record.error_text import summary_of
 from onefold.runner import runs
 from onefold.runtime.events import Event
@@ -41,6 +42,7 @@ _READ: Final = 1_000  # values read together
 _NO_ACCOUNT: Final = (
     "us-east-1:000000000000"  # region and account of an engine that has none, as used by `onefold serve`
 )
+_state_of = msgspec.json.Decoder(ScheduleState).decode
 
 
 class Unsent(Struct, frozen=True, kw_only=True):
@@ -71,6 +73,20 @@ class Unsent(Struct, frozen=True, kw_only=True):
     def state_name(self) -> str:
         """The name in State."""
         return PREFIX + self.run
+
+
+_unsent_of = msgspec.json.Decoder(Unsent).decode
+
+
+def _stored(state_name: str, value: bytes) -> Unsent:
+    one = decode(state_name, value, _unsent_of)
+    if one.state_name != state_name:
+        raise StorageError(
+            f"The document {state_name!r} in the engine's state describes the tick {one.run!r:.200}.",
+            meaning="Somebody changed it. It was not touched.",
+            todo="Restore it, or remove it if the tick need not be sent.",
+        )
+    return one
 
 
 def first_failure(one: Outgoing, error: OnefoldError, now_ms: int) -> Unsent:
@@ -175,6 +191,7 @@ class UndeliveredTicks:
         self._schedules = schedules
         self._agenda = agenda
         self._orphaned: set[str] = set()  # schedules already reported
+        self._unreadable: set[str] = set()  # names in State already reported
 
     def look(self) -> None:
         """Add ticks that other processes left to the agenda. Those that it has already are read when they are due."""
@@ -183,20 +200,35 @@ class UndeliveredTicks:
         for first in range(0, len(ours), _READ):
             some = ours[first : first + _READ]
             for state_name, value in zip(some, self._state.get(some), strict=True):
-                if value is not None:
-                    self._agenda.note(state_name, msgspec.json.decode(value.value, type=Unsent).again_at_ms)
+                if value is not None and (one := self._read(state_name, value.value)) is not None:
+                    self._agenda.note(state_name, one.again_at_ms)
         self._say_orphans(
             Counter(schedule_of(state_name) for state_name in state_names) - Counter(map(schedule_of, ours))
         )
+
+    def _read(self, state_name: str, value: bytes) -> Unsent | None:
+        """An unsent tick; None if its value cannot be read: that is reported once, and it waits for a person to act."""
+        try:
+            one = _stored(state_name, value)
+        except StorageError as error:
+            if state_name not in self._unreadable:
+                self._unreadable.add(state_name)
+                detail: Detail = {"why": str(error)[:500]}
+                run = state_name.removeprefix(PREFIX)
+                self._writer.report(self._writer.event("tick-unreadable", schedule_of(state_name), detail, run=run))
+            return None
+        self._unreadable.discard(state_name)
+        return one
 
     def _say_orphans(self, counts: Mapping[str, int]) -> None:
         """Report once how many ticks of this app wait for a schedule that is no longer declared; they are kept for it."""
         new = sorted(counts.keys() - self._orphaned)
         for name, value in zip(new, self._state.get([ticking.PREFIX + name for name in new]), strict=True):
-            if (
-                value is not None
-                and msgspec.json.decode(value.value, type=ScheduleState).app == self._writer.runtime.registry.name
-            ):
+            try:
+                state = decode(ticking.PREFIX + name, value.value, _state_of) if value is not None else None
+            except StorageError:
+                continue  # it may be another app's, whose scheduler reports it
+            if state is not None and state.app == self._writer.runtime.registry.name:
                 self._writer.report(self._writer.event("ticks-orphaned", name, {"count": counts[name]}))
         self._orphaned.update(new)
 
@@ -209,7 +241,10 @@ class UndeliveredTicks:
         found = self._state.get([state_name])[0]
         if found is None:
             return None  # another scheduler was here
-        one, version = msgspec.json.decode(found.value, type=Unsent), found.version
+        read, version = self._read(state_name, found.value), found.version
+        if read is None:
+            return None
+        one = read
         schedule = self._schedules[one.schedule]
         if one.again_at_ms > now_ms:
             self._agenda.note(state_name, one.again_at_ms)

@@ -471,6 +471,32 @@ async def test_attempt(counter: Counter) -> None:
     assert await counter.receive(url, ReceiveRequestAttemptId="try-1") == []
 
 
+@row(
+    "ReceiveMessage",
+    "a ReceiveRequestAttemptId whose messages are gone (purge, new queue, mapping): a new receive",
+    "1.10",
+)
+async def test_attempt_whose_messages_are_gone(counter: Counter) -> None:
+    for how in ("purged", "recreated", "mapped"):
+        name = f"{how}.fifo"
+        url = await counter.queue(name, ContentBasedDeduplication="true", VisibilityTimeout="120")
+        await counter.send(url, "a", MessageGroupId="g")
+        await counter.send(url, "b", MessageGroupId="h")
+        first = await counter.receive(url, ReceiveRequestAttemptId="try-1")
+        assert len(first) == 2
+        if how == "purged":
+            await counter.ask("PurgeQueue", QueueUrl=url)
+        elif how == "recreated":
+            await counter.ask("DeleteQueue", QueueUrl=url)
+            counter.advance(61)
+            assert await counter.queue(name, ContentBasedDeduplication="true") == url
+        else:  # a mapping deletes without an operation of a client
+            await counter.queues.delete(name, [receipt_of(first[0]["ReceiptHandle"], name)], via="mapping 1")
+        assert await counter.receive(url, ReceiveRequestAttemptId="try-1") == [], how
+        await counter.send(url, "c", MessageGroupId="i")
+        assert await counter.bodies(url, ReceiveRequestAttemptId="try-1") == ["c"], how
+
+
 # -- FIFO groups -------------------------------------------------------------------------------------------------------
 
 

@@ -173,7 +173,7 @@ def decode(key: RecordKey, value: bytes | None, name: str = "") -> StoredRecord:
     head, line_break, result = value[STAMP_BYTES:].partition(b"\n")
     try:
         stored = _DECODER.decode(head)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         foreign = errors.StorageError(
             f"The value under the record of {key.job} {key.key!r} is not a record ({error}).",
             meaning=f"Another program writes under the same prefix, or a newer onefold does. The Redis key is {name}",
