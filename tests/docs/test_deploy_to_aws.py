@@ -52,7 +52,7 @@ def test_the_walk_through(tmp_path: Path, aws: None) -> None:
     engine = next(line.split()[-1] for line in deployed.splitlines() if "EngineUrl" in line)
     assert f"ONEFOLD_URL='{engine}'" in send, "the page's URL is not the one that deploying prints"
 
-    assert shell(send, tmp_path).count(": new: it is sent") == 4
+    assert shell(send, tmp_path).count(": sent as message ") == 4
     exports = send.splitlines()[0]
     wait = "until onefold why o-heavy shop:app | grep -q 'dead-letter queue' && onefold why o-1 shop:app | grep -q duplicate"
     shell(f"{exports}\ntimeout 50 bash -c {f'{wait}; do :; done'!r}", tmp_path)

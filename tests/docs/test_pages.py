@@ -114,7 +114,7 @@ def test_the_readmes_blocks_run_as_they_are_printed(tmp_path: Path) -> None:
     untitled = [text for language, title, text in blocks("README.md") if language == "python" and not title]
     assert not untitled, "a block without a file name cannot be run as it is printed"
     said = {command: shell(command, tmp_path) for command in readme_commands("shop", "billing")}
-    assert "book_courier 'o-1': new: it is sent" in said["python shop.py"]
+    assert "book_courier 'o-1': sent as message " in said["python shop.py"]
     assert "booking 12 kg with key book_courier-" in said["onefold worker shop:app --until-empty"]
     story = said["onefold why o-1 shop:app"]
     for step in ("sent", "claimed", "started", "completed"):

@@ -47,7 +47,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     assert "resent" in story
     assert "reason given: queue was purged" in story
     assert re.search(r"fired \S+ \S+ UTC, once", night)
-    assert "dispatched 4 operations once 3 took effect once not so 1 dead-lettered" in night
+    assert "dispatched 4 operations once 3 took effect once otherwise 1 dead-lettered" in night
     for told in ("dead", "PermanentError:", "statements-dead", "accounts", "onefold dlq show"):
         assert told in night
     assert "everything that was dispatched is done, and exists once" in mended

@@ -162,8 +162,8 @@ def test_one_screen_answers_the_runbook(shell: Shell) -> None:
     assert said.startswith("monthly_billing cron(0 3 1 * ? *) Europe/London owner finance")
     assert "planned 2026-06-01 03:00:00 BST" in said
     assert re.search(r"fired 20\d\d-\S+ \S+ (GMT|BST), once, \S+ late", said)
-    assert "dispatched 4 operations once 2 took effect once not so 1 dead-lettered, 1 missing" in said
-    assert "NOT AS IT SHOULD BE; your own check found 2 of 4 keys" in said
+    assert "dispatched 4 operations once 2 took effect once otherwise 1 dead-lettered, 1 missing" in said
+    assert "NOT AS IT SHOULD BE; your own check found 2, expected 4 keys" in said
     dead = "dead-lettered: PermanentError: no such card job charge, owner billing, payload in bills-dead"
     assert re.search(rf"{dead} 2026-06/b [0-9a-f-]+ missing: ", said)
     assert "missing: its message is gone, and nothing ever claimed it job charge, owner billing 2026-06/d Next:" in said
@@ -205,7 +205,7 @@ def test_what_only_the_users_own_check_finds_makes_a_day_wrong(shell: Shell) -> 
     Path("statements").write_text("2026-06/a\n", encoding="utf-8")
     shell("reconcile", "billing:app", RUN, code=1)
     said = flat(shell("why", "monthly_billing", "2026-06", "billing:app", code=1))
-    assert "your own check found 1 of 2 keys" in said
+    assert "your own check found 1, expected 2 keys" in said
     assert f"onefold reconcile {RUN} billing:app (look again)" in said
     Path("statements").write_text("2026-06/a\n2026-06/b\n", encoding="utf-8")
     shell("reconcile", "billing:app", RUN)

@@ -60,7 +60,7 @@ def test_each_message_is_foreseen(there: Open) -> None:
     there.send_foreign("orders-dead", '{"city": "Rome"}')
     there.world.run()
     found = outcomes(there)
-    assert found["o-0"] == ("run", "Its record is failed; this would be attempt 1 of its budget.")
+    assert found["o-0"] == ("run", "Its record is failed; this would be attempt 1.")
     assert found["done"][0] == "conflict"
     assert "used before with another payload" in found["done"][1]
     assert found[None][0] == "no-job", "it names none, and the dead-letter queue has none"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -38,4 +39,13 @@ def test_a_tick_is_sent_once_under_its_own_key(shell: Shell) -> None:
     assert "has no tick at" in shell.fails(
         "schedule", "run-now", "monthly_billing", "billing:app", "--tick", "2026-06-01T02:30:00Z"
     )
+    assert "was sent already, ahead of its time" in shell.fails("schedule", "run-now", "monthly_billing", "billing:app")
+    told = shell("why", "monthly_billing", planned[:10], "billing:app", code=1)
+    assert re.search(r"fired .*, by hand, by \S+: for the audit", told), told
+    assert "dispatched  nothing yet" in told
+    year = f"{int(planned[:4]) + 1}-01-02"
+    assert f"{sent['run']} (sent ahead of its time)" in shell("calendar", "billing:app", "--to", year, "--tz", "UTC")
+    shell("schedule", "pause", "monthly_billing", "billing:app")
+    assert "(paused)" in shell("calendar", "billing:app", "--to", f"{int(planned[:4]) + 2}-01-02")
+    shell("schedule", "resume", "monthly_billing", "billing:app")
     assert "Did you mean 'monthly_billing'?" in shell.fails("schedule", "pause", "monthly_biling", "billing:app")

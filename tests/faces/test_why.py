@@ -88,7 +88,7 @@ def test_a_retry_shows_the_arithmetic(there: Open) -> None:
     assert tuple(re.sub(where, "", text) for text in told(found)[-1]) == (
         "dead-letter",
         "run 2 failed: ValueError: odd; moved to the dead-letter queue",
-        "attempt 2 of 2: the budget is used up",
+        "attempt 2 of 2: no attempt is left",
     )
     assert found.state == "dead"
     assert found.text.endswith("(attempts) ValueError: odd (owner: fulfilment)")
@@ -129,7 +129,7 @@ def test_the_whole_way_through_the_dead_letter_queue_is_told(there: Open) -> Non
     assert found.lines[3].rule == "reason given: typo"
     assert found.lines[3].actor == "person:ada"
     assert found.lines[5].text == "run 2 started"
-    assert found.lines[5].rule == "fence 2; 1 run before this budget"
+    assert found.lines[5].rule == "fence 2; 1 run before it was sent back"
     assert found.text.endswith("with 2 runs.")
 
 

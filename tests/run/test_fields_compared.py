@@ -152,7 +152,8 @@ def test_a_field_that_sounds_like_the_time_of_the_send_is_warned_of(kind: Any, n
 def test_a_receipt_says_what_it_means() -> None:
     shop = Shop(unique=True)
     with onefold.testing.inline(shop.app) as world:
-        assert str(shop.ship.send({"id": "o-1"})) == "ship 'o-1': new: it is sent"
+        first = shop.ship.send({"id": "o-1"})
+        assert str(first) == f"ship 'o-1': sent as message {first.message_id}"
         assert str(shop.ship.send({"id": "o-1"})) == "ship 'o-1': waiting already; nothing was added"
         world.run()
         assert str(shop.ship.send({"id": "o-1"})) == "ship 'o-1': done already; nothing was added"

@@ -280,7 +280,7 @@ def test_a_commit_that_fails_lets_all_of_it_run_again() -> None:
 
 
 def test_a_rerun_counts_as_the_run_it_is() -> None:
-    # The takeover's own start is the second run of two: when its rows cannot be kept, the budget is used up.
+    # The takeover's own start is the second run of two: when its rows cannot be kept, no attempt is left.
     books = Books(on_unknown="rerun")
     with opened(books.app) as bench:
         books.send("o-1")

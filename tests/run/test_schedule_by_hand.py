@@ -49,7 +49,13 @@ def test_the_next_tick_sent_now_is_not_sent_when_its_time_comes(one: Place) -> N
 
 def test_several_are_brought_forward_one_after_the_other(one: Place) -> None:
     session = session_of(one)
-    assert [schedules.run_now(session, one.app, "nightly").run for _ in range(2)] == [TWO, THREE]
+    assert schedules.run_now(session, one.app, "nightly").run == TWO
+    with pytest.raises(
+        errors.ConflictError, match=r"T02:00:00Z, was sent already, ahead of its time(.|\n)*--tick .*T03"
+    ):
+        schedules.run_now(session, one.app, "nightly")
+    assert one.waiting() == [TWO]
+    assert schedules.run_now(session, one.app, "nightly", "2026-06-01T03:00:00Z").run == THREE
     schedules.run_now(session, one.app, "nightly", "2026-06-01T05:00:00Z")
     for _ in range(5):
         one.step(HOUR_MS)

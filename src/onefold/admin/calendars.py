@@ -1,7 +1,7 @@
 """What will fire: the ticks of schedules in a stretch of time, merged, with the local times that the clocks skip.
 
-Uses the declared times, and for a rate the instant at which a scheduler first saw it. Never here: what was sent (that is
-in the ledger), drawing, opening an engine.
+Uses the declared times and, where a scheduler has seen the schedule, its state: from when a rate counts, which ticks were
+sent ahead of their time, and whether it is paused. Never here: drawing, opening an engine.
 Invariant: the list has the ticks that the scheduler gets from `schedules/fire_times.py`, in the same order.
 """
 
@@ -14,6 +14,7 @@ from itertools import groupby, islice
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from onefold.admin.session import AdminSession
 from onefold.contracts.documents import reader
@@ -22,11 +23,11 @@ from onefold.errors import UsageError
 from onefold.schedules.expressions import RateExpression
 from onefold.schedules.fire_times import Timing, between, next_after, run_name, skipped, utc_text, zone_of
 from onefold.schedules.schedule import Schedule
-from onefold.schedules.ticks import ScheduleState
+from onefold.schedules.ticks import ScheduleState, was_sent
 from onefold.schedules.transactions import PREFIX
 
 _state_of = reader(ScheduleState, None)
-_NO_ANCHORS: Final[Mapping[str | None, int]] = {}
+_NO_STATES: Final[Mapping[str | None, ScheduleState]] = {}
 
 
 class CalendarRow(Struct, frozen=True, kw_only=True):
@@ -36,7 +37,8 @@ class CalendarRow(Struct, frozen=True, kw_only=True):
         schedule: its name; None for a bare expression. at_ms: the planned instant, UTC ms; for a skipped time, when the
             clocks go forward. utc: the same, `2026-06-01T02:00:00Z`. local: with its offset, in `zone`.
         abbreviation: of the zone at that time, for example BST. key: of the tick, and of its run.
-        fires: False for a skipped time. note: anything unusual.
+        fires: False for a skipped time, a tick that was sent ahead of its time, and one of a paused schedule.
+        note: anything unusual.
     """
 
     schedule: str | None
@@ -82,7 +84,7 @@ def calendar(
     *,
     zone: str | None = None,
     rows_max: int = 100,
-    anchors: Mapping[str | None, int] = _NO_ANCHORS,
+    states: Mapping[str | None, ScheduleState] = _NO_STATES,
 ) -> Calendar:
     """What schedules fire in a stretch of time.
 
@@ -90,7 +92,7 @@ def calendar(
         timings: by name of the schedule; None for a bare expression.
         from_ms, to_ms: UTC ms; from the first up to but not including the second.
         zone: of the local times; if None, each schedule's own. rows_max: at least 1.
-        anchors: the instants from which rates count that a scheduler has seen, UTC ms: see `anchors_of`.
+        states: of the schedules that a scheduler has seen, by name: see `states_of`.
 
     Raises:
         UsageError: the end is not after the beginning, or the zone is unknown.
@@ -102,22 +104,18 @@ def calendar(
         )
     if zone is not None:
         zone_of(zone)
-    streams = [
-        _rows(name, timing, from_ms, to_ms, zone, anchors.get(name, from_ms)) for name, timing in timings.items()
-    ]
+    anchors = {name: states[name].anchor_ms if name in states else from_ms for name in timings}
+    streams = [_rows(name, timing, from_ms, to_ms, zone, anchors[name]) for name, timing in timings.items()]
     rows = list(islice(merge(*streams, key=_order), rows_max + 1))
     more = rows.pop() if len(rows) > rows_max else None
     fired = {row.schedule for row in rows if row.fires}
     silent = [name for name in timings if name not in fired] if more is None else []
-    assumed = [name for name, one in timings.items() if counts_from_first_seen(one) and name not in anchors]
+    assumed = [name for name, one in timings.items() if counts_from_first_seen(one) and name not in states]
     return Calendar(
         from_utc=utc_text(from_ms),
         to_utc=utc_text(to_ms),
-        rows=rows,
-        silent=[
-            QuietSchedule(schedule=name, next_utc=_next(timings[name], to_ms, anchors.get(name, from_ms)))
-            for name in silent
-        ],
+        rows=[_as_seen(row, states.get(row.schedule)) for row in rows],
+        silent=[QuietSchedule(schedule=name, next_utc=_next(timings[name], to_ms, anchors[name])) for name in silent],
         assumed=assumed,
         more_from=more.utc if more is not None else None,
     )
@@ -128,15 +126,23 @@ def counts_from_first_seen(timing: Timing) -> bool:
     return isinstance(timing.expression, RateExpression) and timing.start_ms is None
 
 
-def anchors_of(session: AdminSession, schedules: Mapping[str, Schedule]) -> dict[str | None, int]:
-    """The instants from which rates count, for the schedules that a scheduler has seen with their present times."""
-    wanted = [name for name, one in schedules.items() if counts_from_first_seen(one.timing)]
-    found: dict[str | None, int] = {}
-    for name, value in zip(wanted, session.engine.state.get([PREFIX + name for name in wanted]), strict=True):
+def states_of(session: AdminSession, schedules: Mapping[str, Schedule]) -> dict[str | None, ScheduleState]:
+    """The states of the schedules that a scheduler has seen with their present times."""
+    found: dict[str | None, ScheduleState] = {}
+    for name, value in zip(schedules, session.engine.state.get([PREFIX + name for name in schedules]), strict=True):
         state = _state_of(value.value) if value is not None else None  # None too if another version wrote it
         if state is not None and state.digest == schedules[name].digest:
-            found[name] = state.anchor_ms
+            found[name] = state
     return found
+
+
+def _as_seen(row: CalendarRow, state: ScheduleState | None) -> CalendarRow:
+    """A row with what the schedule's state knows of it."""
+    if state is None or not row.fires:
+        return row
+    if row.at_ms > state.last_ms and was_sent(state, row.at_ms):
+        return replace(row, fires=False, note="sent ahead of its time")
+    return replace(row, fires=False, note="paused") if state.paused_ms is not None else row
 
 
 def _rows(

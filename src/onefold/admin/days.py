@@ -22,6 +22,7 @@ from onefold import errors, limits
 from onefold.admin import why
 from onefold.admin.session import AdminSession
 from onefold.contracts.documents import reader
+from onefold.contracts.ledger import Row
 from onefold.contracts.store import RecordKey
 from onefold.maps import state as map_state
 from onefold.reconcile import findings
@@ -76,6 +77,7 @@ class DayRun(Struct, frozen=True, kw_only=True):
         planned_at_ms, began_at_ms: when it should have begun, and when it did; planned, began: in the range's zone.
         count: planned instants that this is about; until: the last of them, in the range's zone, if there are several.
         times: messages of its tick that were accepted: more than 1 if the schedule fired again; None if it has no tick.
+        by_hand: who had its tick sent by hand, and the reason; empty if a scheduler sent it.
         tick: the state of its tick, or why it did not fire, in a sentence; todo: what to do about that.
         state: of the run; None if it did not begin.
         counts: its operations by state, as in `reconcile/survey.py`, with `twice` and `doubtful`.
@@ -93,6 +95,7 @@ class DayRun(Struct, frozen=True, kw_only=True):
     count: int = 1
     until: str | None = None
     times: int | None = None
+    by_hand: str = ""
     tick: str = ""
     todo: tuple[str, ...] = ()
     state: RunState | None = None
@@ -363,7 +366,7 @@ class _DayLookup:
                 left.append(example_of(item))
             else:
                 others += 1
-        tick, todo, times = self._tick(name) if state.kind != "map" else ("", (), None)
+        tick, todo, times, by_hand = self._tick(name) if state.kind != "map" else ("", (), None, "")
         counts: dict[str, int] = dict(survey.counts.items())
         counts |= {mark: count for mark, count in (("twice", survey.twice), ("doubtful", survey.doubtful)) if count}
         return DayRun(
@@ -374,6 +377,7 @@ class _DayLookup:
             began_at_ms=state.started_at_ms,
             began=self._local(state.started_at_ms),
             times=times,
+            by_hand=by_hand,
             tick=tick,
             todo=todo,
             state=state,
@@ -410,8 +414,8 @@ class _DayLookup:
             return "not-fired", "it is due, and no scheduler has sent it yet: is one running?"
         return "not-fired", "its time passed and nothing was sent: it had other times then, or its run was deleted"
 
-    def _tick(self, run: str) -> tuple[str, tuple[str, ...], int | None]:
-        """The state of a run's tick, what to do about it, and how often it was sent."""
+    def _tick(self, run: str) -> tuple[str, tuple[str, ...], int | None, str]:
+        """The state of a run's tick, what to do about it, how often it was sent, and who sent it by hand, and why."""
         ledger = self._session.engine.ledger
         found = why.explain(self._session, run, job=self._name, say=self._said).stories
         first = ledger.of_run(run, _FIRST_ROWS)
@@ -423,12 +427,18 @@ class _DayLookup:
             if one.key.job == self._name and one.message_id
         }
         times = max(sum(row.event == "ticked" for row in first), len(ids))
+        by_hand = ", ".join(_who_and_why(row) for row in first if row.event == "tick-by-hand")
         if found:
-            return found[0].text, found[0].todo, times
+            return found[0].text, found[0].todo, times, by_hand
         trouble = next((row for row in reversed(first) if row.event in _TROUBLE), None)
         if trouble is None:
-            return "nothing is known of its tick any more", (), times
-        return f"{EVENTS[trouble.event].text}: {trouble.detail.get('summary')}", (), times
+            return "nothing is known of its tick any more", (), times, by_hand
+        return f"{EVENTS[trouble.event].text}: {trouble.detail.get('summary')}", (), times, by_hand
+
+
+def _who_and_why(row: Row) -> str:
+    reason = row.detail.get("reason_text")
+    return f"by hand, by {(row.actor or '?').removeprefix('person:')}" + (f": {reason}" if reason else "")
 
 
 def planned_or_begun_ms(run: RunState) -> int:

@@ -266,9 +266,7 @@ def _fresh(found: store.Claimed) -> Forecast:
     if found.found == "absent":
         return Forecast(outcome="run", why="Nothing is recorded under its key.")
     word = "taken over" if found.found in ("in_progress", "unknown") else found.found
-    return Forecast(
-        outcome="run", why=f"Its record is {word}; this would be attempt {max(found.attempts, 1)} of its budget."
-    )
+    return Forecast(outcome="run", why=f"Its record is {word}; this would be attempt {max(found.attempts, 1)}.")
 
 
 def _without_policy(found: store.Answer, now_ms: int) -> Forecast:

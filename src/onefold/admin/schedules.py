@@ -153,7 +153,7 @@ def tick_of(session: AdminSession, app: App, name: str, at: str | None = None) -
     """The tick that `run_now` would send.
 
     Args:
-        at: its planned instant, as in its key; None: the next tick that was not sent.
+        at: its planned instant, as in its key; None: the next tick, unless it was already sent ahead of its time.
 
     Raises:
         As `run_now`.
@@ -207,6 +207,13 @@ def _planned(session: AdminSession, schedule: Schedule, state: ScheduleState | N
             raise errors.NotFoundError(
                 f"Schedule {schedule.name} has no further tick.", todo="Name an earlier one by its time."
             )
+        first_ms = next_after(schedule.timing, now_ms, anchor_ms=anchor_ms)
+        if first_ms is not None and first_ms < next_ms:
+            raise errors.ConflictError(
+                f"The next tick of {schedule.name}, {utc_text(first_ms)}, was sent already, ahead of its time.",
+                meaning="Sending the tick after that as well may be a repetition of the same command. Nothing was sent.",
+                todo=f"If you mean the tick after that, name it: --tick {utc_text(next_ms)}",
+            )
         return next_ms
     planned_ms = _instant(at)
     if not list(between(schedule.timing, planned_ms, planned_ms + 1, anchor_ms=anchor_ms)):
@@ -242,7 +249,8 @@ def run_now(
 
     Raises:
         NotFoundError: the schedule does not exist, or has no further tick. UsageError: it has no tick at that time.
-        ConflictError: the tick was sent already, or other times count. StorageBusy: schedulers keep changing it.
+        ConflictError: the tick (without `at`: the next one) was sent already, or other times count. StorageBusy: schedulers
+            keep changing it.
     """
     schedule, runtime = declared(app, name), app.runtime()
 

@@ -178,7 +178,7 @@ def _dead_letter(detail: Detail) -> Description:
     text = f"{_run(detail)} failed: {failure}; moved to the dead-letter queue" if failure else "dead-lettered"
     match detail.get("reason"):
         case "attempts":
-            rule = f"attempt {_word(detail, 'attempt', '?')} of {_word(detail, 'of', '?')}: the budget is used up"
+            rule = f"attempt {_word(detail, 'attempt', '?')} of {_word(detail, 'of', '?')}: no attempt is left"
         case "permanent":
             rule = "permanent error: trying again cannot help"
         case reason:
@@ -533,7 +533,7 @@ def _of_record(evidence: Evidence) -> list[Line]:
     run = f"run {record.attempts_total}" if record.attempts_total else "the run"
     if record.started_at_ms is not None and "started" not in names:
         before = record.attempts_total - record.attempts
-        earlier = f"; {counted(before, 'run')} before this budget" if before else ""
+        earlier = f"; {counted(before, 'run')} before it was sent back" if before else ""
         rule = f"fence {record.started_fence}{earlier}"
         add(record.started_at_ms, "started", f"{run} started", rule, fence=record.started_fence)
     by_hand = any(row.event == "settled" and row.detail.get("done") for row in evidence.rows)

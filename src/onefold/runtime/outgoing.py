@@ -59,7 +59,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         if self.found == "new":
-            what = "new: it is sent"
+            what = "sent" if self.message_id is None else f"sent as message {self.message_id}"
         elif self.found == "held":
             what = "held already, for a person; nothing was added"
         elif self.found == "failed":

@@ -325,7 +325,7 @@ def schedules(view: View) -> Shown:
     timings: dict[str | None, Timing] = {name: one.timing for name, one in declared.items()}
     comes = calendars.calendar(
         timings, now_ms, now_ms + _CALENDAR_MS, rows_max=_DRAWN_TICKS,
-        anchors=calendars.anchors_of(view.session, declared),
+        states=calendars.states_of(view.session, declared),
     )  # fmt: skip
     paused = {one.schedule for one in found if one.phase == "paused"}
     dots = [(one.at_ms, f"{one.key or one.schedule}", one.fires and one.schedule not in paused) for one in comes.rows]

@@ -22,6 +22,7 @@ from onefold.cli.render import Column
 from onefold.clock import SystemClock
 from onefold.schedules.fire_times import Dst, Timing, parse, zone_of
 from onefold.schedules.schedule import Schedule
+from onefold.schedules.ticks import ScheduleState
 
 _SPAN_MS = 31 * limits.DAY_MS
 _SPAN_MS_MAX = 36_500 * limits.DAY_MS
@@ -63,13 +64,13 @@ def command(
     """Print when an app's schedules, or one expression, will fire: local time, UTC and the key of each tick.
 
     The embedded scheduler and EventBridge Scheduler use the same keys and instants. Local times that the clocks skip
-    are listed as skipped. A rate without a start counts from when a scheduler first saw it, which is read from the app's
-    file if it exists. `onefold runs` shows what was already sent.
+    are listed as skipped. From the app's file, if it exists, come the instant from which a rate without a start counts,
+    the ticks that were sent ahead of their time, and pauses. `onefold runs` shows what was already sent.
     """
     if tz is not None:
         zone_of(tz)
     clock = SystemClock()
-    anchors: dict[str | None, int] = {}
+    states: dict[str | None, ScheduleState] = {}
     if expression is not None:
         if app is not None:
             raise errors.UsageError(f"Both an app ({app}) and --expression were given.", todo="Give one of them.")
@@ -79,31 +80,29 @@ def command(
     else:
         if dst is not None:
             raise errors.UsageError("--dst was given without --expression.", todo="An app's schedules declare theirs.")
-        declared_schedules, anchors = _of_app(app)
+        declared_schedules, states = _of_app(app)
         timings = {name: one.timing for name, one in declared_schedules.items()}
     from_ms = _instant_ms(begin, "--from", tz) if begin is not None else clock.now_ms()
     to_ms = from_ms + _SPAN_MS if end is None else _end_ms(end, tz, from_ms)
-    found = calendars.calendar(timings, from_ms, to_ms, zone=tz, rows_max=rows, anchors=anchors)
+    found = calendars.calendar(timings, from_ms, to_ms, zone=tz, rows_max=rows, states=states)
     return Answer(found, draw=lambda: _draw(found, timings))
 
 
-def _of_app(app: str | None) -> tuple[dict[str, Schedule], dict[str | None, int]]:
-    """The app's schedules, and by its file the instants from which their rates count; on AWS, EventBridge counts."""
+def _of_app(app: str | None) -> tuple[dict[str, Schedule], dict[str | None, ScheduleState]]:
+    """The app's schedules, and their states from its file; on AWS, EventBridge has them."""
     name = app or os.environ.get("ONEFOLD_APP")
     if name is None:
         raise click.UsageError("Name the app as module:attribute, for example shop:app, or give --expression.")
     found = target.load(name)
     schedules = {one.name: one for one in found.schedules.values()}
-    if not found.url.startswith("sqlite:///") or not any(
-        calendars.counts_from_first_seen(one.timing) for one in schedules.values()
-    ):
+    if not found.url.startswith("sqlite:///"):
         return schedules, {}
     try:
         session = open_session(found.url, actor=target.actor(), read_only=True)
     except errors.OnefoldError:  # no file yet, or this user may not read it: show the declared times
         return schedules, {}
     try:
-        return schedules, calendars.anchors_of(session, schedules)
+        return schedules, calendars.states_of(session, schedules)
     finally:
         session.close()
 
@@ -151,7 +150,7 @@ def _draw(found: Calendar, timings: Mapping[str | None, Timing]) -> None:
 
 
 def _cells(row: CalendarRow, named: bool) -> tuple[str, str, str]:
-    if not row.fires:
+    if not row.fires and row.key is None:
         at = datetime.fromisoformat(row.local)
         return f"{at:%a %Y-%m-%d %H:%M}", render.NOTHING, f"{f'{row.schedule}: ' if named else ''}{row.note}"
     at = datetime.fromisoformat(row.local)

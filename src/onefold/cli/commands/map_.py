@@ -264,7 +264,8 @@ def _draw(found: MapProgress, rows: list[admin.Quarantined], words: str) -> None
     render.draw(render.table(columns, [[number(count) for count in counts]]))
     if found.ended_at_ms is not None:
         took = age(found.ended_at_ms - found.started_at_ms)
-        line(f"  began {zoned(found.started_at_ms)}, took {took}; tolerated: {found.threshold}")
+        tolerated = f"; tolerated: {found.threshold}" if found.threshold else ""
+        line(f"  began {zoned(found.started_at_ms)}, took {took}{tolerated}")
         line(f"  results: {found.results}")
     elif not found.over:
         line(f"  to show it again: {render.with_target(f'onefold map show {found.run}', words)}", "dim")

@@ -66,13 +66,14 @@ def _draw(found: list[admin.ScheduleView], now_ms: int) -> None:
 @click.option(
     "--tick",
     metavar="TIME",
-    help="Planned time of the tick, as in its key; by default the next one that was not sent.",
+    help="Planned time of the tick, as in its key; by default the next one, unless it was sent ahead of its time.",
 )
 @options.reason_text
 def run_now(words: tuple[str, ...], tick: str | None, reason_text: str | None) -> Answer:
     """Send a tick now, under its own key; when its time comes it is not sent again.
 
-    A tick that was sent already is refused: it takes effect once. `onefold calendar` lists ticks.
+    A tick that was sent already is refused, so that a command typed twice does not send the tick after it too.
+    `onefold calendar` lists ticks.
     """
     session, app, (name,) = _found(words, 1)
     sent = admin.run_now(session, app, name, tick, reason_text=reason_text)

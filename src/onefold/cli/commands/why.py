@@ -260,26 +260,29 @@ def _draw_run(one: DayRun, words: str) -> None:
         _say("fired", f"{_UNFIRED[one.fired]}: {one.tick or 'its time has not come'}")
         return
     times = f", {one.times} times" if one.times is not None and one.times != 1 else ", once" if one.times else ""
-    _say("fired", f"{one.began}{times}{_late(one)}")
+    _say("fired", f"{one.began}{times}{_late(one)}{f', {one.by_hand}' if one.by_hand else ''}")
     if one.tick:
         _say("its tick", one.tick)
     state = one.state
     assert state is not None
+    nothing = False
     if state.kind != "tick":
         open_ended = state.expected is None and state.failure is None
         so_far = " so far: its dispatch has not ended" if open_ended else ""
-        _say("dispatched", f"{counted(one.dispatched, 'operation')}{so_far}")
+        nothing = open_ended and not one.dispatched
+        _say("dispatched", "nothing yet" if nothing else f"{counted(one.dispatched, 'operation')}{so_far}")
     if state.failure is not None:
         _say("", f"the dispatch failed: {state.failure}")
     done = one.counts.get("done", 0) - one.counts.get("twice", 0) - one.counts.get("doubtful", 0)
     whole = 0 < done == one.dispatched and state.failure is None
-    _say("once", "all of it took effect once" if whole else f"{done:,} took effect once")
-    if others := _others(one):
-        _say("not so", others)
+    if not nothing:
+        _say("once", "all of it took effect once" if whole else f"{done:,} took effect once")
+    if not nothing and (others := _others(one)):
+        _say("otherwise", others)
     if one.reconciled is not None:
         text = VERDICTS[one.reconciled.verdict][0]
         own = one.reconciled.own
-        found = f"; your own check found {own.found:,} of {own.expected:,} {own.what}" if own is not None else ""
+        found = f"; your own check found {own.found:,}, expected {own.expected:,} {own.what}" if own is not None else ""
         when = render.local(one.reconciled.at_ms)
         _say("reconciled", f"{when}: {text}{found}")
     if one.left:
