@@ -35,6 +35,7 @@ class Registry:
 
     Attributes:
         queues, jobs, schedules, maps, reconcilers, buses, pipes: what was declared, by name.
+        aliases: earlier names of jobs, each with the job's name.
         alarms: where alarms are sent; None: not declared.
     """
 
@@ -42,6 +43,7 @@ class Registry:
         self.name = name
         self.queues: dict[str, Queue] = {}
         self.jobs: dict[str, Job[Any, Any]] = {}
+        self.aliases: dict[str, str] = {}
         self.schedules: dict[str, Schedule] = {}
         self.maps: dict[str, MapJob] = {}
         self.reconcilers: dict[str, Reconciler] = {}
@@ -111,7 +113,7 @@ class Registry:
     def job_named(self, name: str) -> Job[Any, Any] | None:
         """The job that has this name, or had it earlier (`aliases=`); None if there is none."""
         found = self.jobs.get(name)
-        return found if found is not None else next((job for job in self.jobs.values() if name in job.aliases), None)
+        return found if found is not None else self.jobs.get(self.aliases.get(name, ""))
 
     def _check_version(self, delivery: Delivery, job: Job[Any, Any]) -> None:
         """Refuse a payload of a later version, which a later release handles."""

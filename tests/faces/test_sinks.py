@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from onefold.observe.log_fields import failure_class, fields_of, hashed, json_li
 from onefold.observe.sinks import LogSink
 from onefold.observe.timeline import Evidence
 from onefold.observe.wording import age, counted, instant, one_line, operation, pause
+from onefold.runner.sink_queues import QueuedSinks
 from onefold.runtime.events import EVENTS, Event, Sinks
 from tests.faces.office import Office, Order
 
@@ -317,3 +319,120 @@ def test_what_is_not_a_sink_is_refused_at_declaration(sinks: Any, text: str) -> 
     with pytest.raises(errors.UsageError) as caught:
         onefold.App("shop", sinks=sinks)
     assert text in str(caught.value)
+
+
+# -- what a sink takes -----------------------------------------------------------------------------------------------
+
+COMPLETED, RETRY = (Event(at_ms=0, name=name) for name in ("completed", "retry"))
+
+
+class Collector:
+    """A sink that keeps each call, and takes only what its names allow."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.calls: list[list[str]] = []
+
+    def takes(self, name: str) -> bool:
+        return name in self.names
+
+    def emit(self, event: Event) -> None:
+        raise AssertionError("it has an emit_all")
+
+    def emit_all(self, events: Any) -> None:
+        self.calls.append([event.name for event in events])
+
+
+@pytest.mark.parametrize("made", [Sinks, QueuedSinks])
+def test_a_sink_gets_what_it_takes_in_order_and_together(made: type[Sinks]) -> None:
+    some, others = Collector("retry", "held"), Collector()
+    sinks = made([some, others])
+    assert [sinks.takes(name) for name in ("retry", "completed")] == [True, False]
+    sinks.emit_all([RETRY, COMPLETED, Event(at_ms=0, name="held")])
+    sinks.flush()
+    assert some.calls == [["retry", "held"]]
+    assert others.calls == []
+    sinks.end()
+
+
+def test_a_sink_that_says_nothing_or_cannot_say_takes_everything() -> None:
+    class Faulty(Collector):
+        def takes(self, name: str) -> bool:
+            raise RuntimeError(name)
+
+    assert Sinks([Broken()]).takes("completed")
+    assert Sinks([Faulty()]).takes("completed")
+    assert not Sinks([]).takes("completed")
+
+
+def test_a_log_takes_what_its_level_and_its_logger_let_through(logger: logging.Logger) -> None:
+    sinks = Sinks([LogSink(logger, level="warning")])
+    assert [sinks.takes(name) for name in ("completed", "retry", "held")] == [False, True, True]
+    logger.setLevel(logging.ERROR)
+    assert [sinks.takes(name) for name in ("completed", "retry", "held")] == [False, False, True]
+
+
+def test_a_subclass_with_an_emit_of_its_own_gets_every_event(logger: logging.Logger) -> None:
+    heard: list[str] = []
+
+    class Counting(LogSink):
+        def emit(self, event: Event) -> None:
+            heard.append(event.name)
+            super().emit(event)
+
+    sinks = Sinks([Counting(logger, level="warning")])
+    sinks.emit_all([COMPLETED, RETRY])
+    assert heard == ["completed", "retry"]
+
+
+def test_lines_of_one_call_are_written_at_once(own_logger: logging.Logger) -> None:
+    class Stream(io.StringIO):
+        writes = 0
+
+        def write(self, text: str, /) -> int:
+            self.writes += 1
+            return super().write(text)
+
+    stream = Stream()
+    sinks = QueuedSinks([LogSink(form="json", stream=stream)])
+    sinks.emit_all([EVENT, COMPLETED, Event(at_ms=0, name="received"), RETRY])
+    sinks.end()
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == [
+        "dead-letter",
+        "completed",
+        "retry",
+    ]
+    assert stream.writes == 1
+
+
+def test_every_event_that_a_sink_loses_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    class Full(Collector):
+        def emit_all(self, events: Any) -> None:
+            raise OSError("no space left")
+
+    sinks = Sinks([Full("retry")])
+    sinks.emit_all([RETRY, RETRY, COMPLETED])
+    assert sinks.failures == 2
+    assert len(caplog.messages) == 1
+
+
+def test_a_queue_that_is_full_loses_only_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onefold.runner.sink_queues.WAITING_MAX", 3)
+    entered, released = threading.Event(), threading.Event()
+    heard: list[str] = []
+
+    class Slow:
+        def emit(self, event: Event) -> None:
+            entered.set()
+            released.wait(10)
+            heard.append(event.name)
+
+    sinks = QueuedSinks([Slow()])
+    sinks.emit(RETRY)
+    assert entered.wait(10)
+    sinks.emit_all([COMPLETED, RETRY])
+    sinks.emit_all([COMPLETED, RETRY, RETRY])
+    assert sinks.failures == 2
+    released.set()
+    sinks.end(10)
+    assert heard == ["retry", "completed", "retry", "completed"]

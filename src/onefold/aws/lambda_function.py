@@ -29,6 +29,7 @@ from onefold.runner.runner import Runner
 from onefold.runner.settlement import backend_of
 from onefold.runner.setup import runner_on
 from onefold.runner.sink_queues import QueuedSinks
+from onefold.runtime.events import EVENTS
 from onefold.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -257,9 +258,13 @@ class _Log:
         self._lock = threading.Lock()
         self._sink: observe.LogSink | None = None
 
+    def takes(self, name: str) -> bool:
+        """Whether events of this name are worth an alarm."""
+        return EVENTS[name].severity not in ("debug", "info")
+
     def emit(self, event: Event) -> None:
         """Write events that are worth an alarm; most batches have none, so that a cold start need not load the log."""
-        if event.severity in ("debug", "info"):
+        if not self.takes(event.name):
             return
         with self._lock:
             if self._sink is None:

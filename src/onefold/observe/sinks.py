@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Final, Literal, TextIO
 
 from onefold.errors import UsageError
 from onefold.observe import log_fields
 from onefold.observe.log_fields import Keys
-from onefold.runtime.events import Event, Severity
+from onefold.runtime.events import EVENTS, Event, Severity
 
 Form = Literal["json", "plain", "fields"]
 
@@ -69,20 +70,37 @@ class LogSink:
         if len(self._apps) == 1:
             self._base["app"] = name
 
+    def takes(self, name: str) -> bool:
+        """Whether events of this name are written."""
+        level = _LEVELS[EVENTS[name].severity]
+        return level >= self._level and self._logger.isEnabledFor(level)
+
     def emit(self, event: Event) -> None:
         """Write one event."""
-        level = _LEVELS[event.severity]
-        if level < self._level or not self._logger.isEnabledFor(level):
-            return
-        fields = log_fields.fields_of(event, self._base, self._keys)
-        if self._form == "fields":
-            self._logger.log(level, "%s", log_fields.words(fields), extra=fields)
-            return
-        line = log_fields.json_line(fields) if self._form == "json" else log_fields.plain_line(fields)
-        if (own := _only_handler(self._logger, level)) is not None:
-            own.write(line)
-        else:
-            self._logger.log(level, "%s", line)
+        self.emit_all((event,))
+
+    def emit_all(self, events: Sequence[Event]) -> None:
+        """Write several events, each as one line; where nothing else of logging sees these, in one write."""
+        lines: list[str] = []
+        own: _Lines | None = None
+        try:
+            for event in events:
+                if not self.takes(event.name):
+                    continue
+                level = _LEVELS[event.severity]
+                fields = log_fields.fields_of(event, self._base, self._keys)
+                if self._form == "fields":
+                    self._logger.log(level, "%s", log_fields.words(fields), extra=fields)
+                    continue
+                line = log_fields.json_line(fields) if self._form == "json" else log_fields.plain_line(fields)
+                if (only := _only_handler(self._logger, level)) is not None:
+                    own = only
+                    lines.append(line)
+                else:
+                    self._logger.log(level, "%s", line)
+        finally:
+            if own is not None:
+                own.write(lines)
 
 
 def of_app(app: str, form: str | None) -> LogSink:
@@ -99,10 +117,10 @@ class _Lines(logging.StreamHandler[TextIO]):
         super().__init__(stream)
         self.setFormatter(_MESSAGE_ALONE)
 
-    def write(self, line: str) -> None:
-        """Write a line as `emit` would write a record with this message."""
+    def write(self, lines: Sequence[str]) -> None:
+        """Write lines as `emit` would write records with these messages."""
         with self.lock or nullcontext():
-            self.stream.write(f"{line}{self.terminator}")
+            self.stream.write("".join(f"{line}{self.terminator}" for line in lines))
             self.flush()
 
 

@@ -65,9 +65,13 @@ class EventNotes:
         self.came = threading.Event()
         self._pending: deque[tuple[str, str, int]] = deque(maxlen=_PENDING_MAX)
 
+    def takes(self, name: str) -> bool:
+        """Whether an alarm counts events of this name."""
+        return name in EVENTS
+
     def emit(self, event: Event) -> None:
         """Remember the event if an alarm counts it."""
-        if event.name in EVENTS:
+        if self.takes(event.name):
             subject = event.key.job if event.key is not None else event.detail.get("schedule")
             name = str(subject or event.queue or "").partition("\0")[0][:_SUBJECT_CHARS_MAX]
             self._pending.append((event.name, name, event.at_ms))

@@ -60,8 +60,10 @@ class Reports:
         for note in run.decided().notes:
             if note.event == "lease-lost":
                 continue  # `lease_lost` reports it, at once and only once
-            keep = kept(note.event, self._history, run=run.facts.run) or bool(counts_of(note.detail))
-            if keep or self._sinks:
+            keep = kept(note.event, self._history, run=run.facts.run) or (
+                len(note.detail) > 1 and bool(counts_of(note.detail))  # without counters, a completion has its attempt
+            )
+            if keep or self._sinks.takes(note.event):
                 event = self.event(note.event, run.delivery, run, note.detail)
                 events.append(event)
                 if keep:
@@ -70,9 +72,8 @@ class Reports:
 
     def released(self, deliveries: Sequence[Delivery], why: str) -> None:
         """Report that deliveries were returned without being begun."""
-        if self._sinks:
-            for one in deliveries:
-                self._sinks.emit(self.event("released", one, None, {"why": why}))
+        if self._sinks.takes("released"):
+            self._sinks.emit_all([self.event("released", one, None, {"why": why}) for one in deliveries])
 
     def event(self, name: str, delivery: Delivery, run: Execution | None, detail: Detail) -> Event:
         """An event about a delivery."""
@@ -113,6 +114,10 @@ class Reports:
         if event.name in ("lease-lost", "record-gone"):
             self.append([event.row()])
 
+    def emit_all(self, events: Sequence[Event]) -> None:
+        """Send the events of settled runs to the sinks; their rows were written with the settlements."""
+        self._sinks.emit_all(events)
+
     def append(self, rows: Sequence[Row]) -> None:
         """Add rows to the history, if one is kept and can be written to."""
         if rows and self._history != "off":
@@ -142,8 +147,7 @@ class Reports:
             if run.claimed is not None and run.claimed.started:
                 detail: Detail = {"attempt": run.attempt, "fence": run.claimed.hold.fence}
                 events.append(self.event("started", run.delivery, run, detail))
-        for event in events:
-            self._sinks.emit(event)
+        self._sinks.emit_all(events)
         with ignored(errors.OnefoldError):  # as below
             self._ledger.append([event.row() for event in events])
 
@@ -222,6 +226,11 @@ class CallReports(Reports):
         self._sink_events.emit(event)
         if self.has_ledger and event.name in _KEPT:
             self.append([event.row()])
+
+    def emit_all(self, events: Sequence[Event]) -> None:
+        """As `emit`: rows of a call are not written with its settlement."""
+        for event in events:
+            self.emit(event)
 
     def record_gone(self, run: Execution) -> None:
         """Like `Reports.record_gone`; it is also logged, since most calls have no sink."""

@@ -287,6 +287,7 @@ class Runner:
         now_ms = lease_from_ms(self.clock)
         asks = []
         named = NamedRecords(self.backend.store, runs, now_ms)
+        lease_until_ms = until_ms(self.clock, now_ms, self.lease_ms)
         for key, run in zip(named.keys, runs, strict=True):
             facts, policy = run.facts, run.job.policy
             asks.append(
@@ -294,7 +295,7 @@ class Runner:
                     key=key,
                     fingerprint=facts.fingerprint,
                     owner=self._owner,
-                    lease_until_ms=until_ms(self.clock, now_ms, self.lease_ms),
+                    lease_until_ms=lease_until_ms,
                     start=not run.job.aliases,  # a renamed job's run starts only after its other names were read again
                     expires_at_ms=now_ms + policy.keep_ms,
                     amends=facts.amends,
@@ -450,21 +451,23 @@ class Runner:
     def open_context(self, run: Execution, attempt: int) -> Context:
         """The context for a handler or probe of this run; its time counts from here."""
         assert run.claimed is not None
-        if not run.job.policy.is_call:  # a call's deadline is its caller's
-            run.deadline_ms = self.clock.monotonic_ms() + run.job.policy.timeout_ms
+        policy = run.job.policy
+        is_call = policy.is_call
+        if not is_call:  # a call's deadline is its caller's
+            run.deadline_ms = self.clock.monotonic_ms() + policy.timeout_ms
             if self.deadline_ms is not None:
                 run.deadline_ms = min(run.deadline_ms, self.deadline_ms)
         run.ctx = Context(
             run.claimed.hold,
             attempt=attempt,
-            attempts_max=run.job.policy.attempts_max,
-            message=None if run.job.policy.is_call else run.delivery,
+            attempts_max=policy.attempts_max,
+            message=None if is_call else run.delivery,
             clock=self.clock,
             entropy=self.entropy,
             deadline_ms=run.deadline_ms,
             effects=run.effects,
-            lost_answers="transient" if run.job.policy.on_unknown == "rerun" else "unknown",
-            sends=not run.job.policy.is_call,
+            lost_answers="transient" if policy.on_unknown == "rerun" else "unknown",
+            sends=not is_call,
         )
         return run.ctx
 
@@ -506,27 +509,32 @@ class Runner:
         for index, verdict in zip(open_indexes, done, strict=True):
             verdicts[index] = verdict
         names: list[str] = []
+        emitted: list[Event] = []
         unwritten: list[Row] = []
-        for run, (built_one, events), verdict in zip(runs, built, verdicts, strict=True):
+        decisions = [run.decided() for run in runs]  # `Settler` may have had some decided again
+        for run, decision, (built_one, events), verdict in zip(runs, decisions, built, verdicts, strict=True):
             if verdict is None:
                 name = "completion-failed" if effect_happened(built_one) else "unsettled"
                 event = self.reports.unwritten(name, run)
-                self.reports.emit(event)
+                emitted.append(event)
                 unwritten.append(event.row())
                 names.append(name)
-            elif not verdict.written or isinstance(run.decided().settle, Leave):
+            elif not verdict.written or isinstance(decision.settle, Leave):
+                self.reports.emit_all(emitted)  # in order: a lost lease is reported at once
+                emitted = []
                 self.reports.lease_lost(run)
                 names.append("lease-lost")
             else:
-                as_built = run.decided().settle is built_one.settle  # otherwise `Settler` had it decided again
-                for event in events if as_built else self.settler.built(run)[1]:
-                    self.reports.emit(event)
-                names.extend(note.event for note in run.decided().notes)
+                as_built = decision.settle is built_one.settle
+                emitted += events if as_built else self.settler.built(run)[1]
+                names += [note.event for note in decision.notes]
                 belongs = run.facts.run
-                if belongs is not None and isinstance(run.decided().settle, Ack | MoveTo):
+                if belongs is not None and isinstance(decision.settle, Ack | MoveTo):
                     self.closer.touch(belongs)
+        self.reports.emit_all(emitted)
+        for run, decision in zip(runs, decisions, strict=True):
             with ignored(errors.TransientError):  # if this fails, its slot ends with the lease
-                self.admission.settled(run, run.decided(), self.reports.of_run)
+                self.admission.settled(run, decision, self.reports.of_run)
             run.forget_errors()
         self.reports.append(unwritten)
         self.claims.append_late()

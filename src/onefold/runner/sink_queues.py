@@ -11,7 +11,8 @@ from __future__ import annotations
 import _thread
 import atexit
 import threading
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
@@ -20,6 +21,7 @@ from onefold import forks
 from onefold.runtime.events import Event, Sink, Sinks
 
 WAITING_MAX: Final = 10_000  # our choice: events that wait for one slow sink; some 5 MB
+AT_ONCE: Final = 100  # events that a sink with `emit_all` is given in one call
 END_S: Final = 2.0  # our choice: how long an ending program waits for all sinks together
 
 
@@ -42,58 +44,71 @@ class _Mark:
 
 
 class _Waiting:
-    """The events that wait for one sink, and the thread that passes them to it, which starts with the first event."""
+    """The events that wait for one sink, and the thread that passes them to it, which starts with the first event.
 
-    def __init__(self, deliver: Callable[[int, Event], None], index: int) -> None:
+    Args:
+        at_once: how many events it is given in one call.
+    """
+
+    def __init__(self, deliver: Callable[[int, Sequence[Event]], None], index: int, at_once: int) -> None:
         self._deliver = deliver
         self._index = index
+        self._at_once = at_once
         self.start_anew()
 
     def start_anew(self) -> None:
         """Start with an empty queue in a forked child: what was queued is delivered by the parent's thread."""
-        self._events: SimpleQueue[Event | _Mark | None] = SimpleQueue()
+        self._events: deque[Event | _Mark] = deque()
+        self._woken: SimpleQueue[bool] = SimpleQueue()  # an item for each put, however many events it has; False: end
         self._thread: dict[str, int] = {}
 
-    def put(self, event: Event) -> bool:
-        """Queue the event; False if too many are waiting, so that it is lost."""
-        if self._events.qsize() >= WAITING_MAX:
-            return False
-        self._events.put(event)
-        self._ensure_thread()
-        return True
+    def put(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Queue events; returns those that are lost because too many are waiting."""
+        room = max(WAITING_MAX - len(self._events), 0)
+        self._put(events[:room])
+        return events[room:]
 
-    def _ensure_thread(self) -> None:
+    def put_mark(self, mark: _Mark) -> None:
+        """Queue the mark behind everything that is waiting now."""
+        self._put((mark,))
+
+    def _put(self, some: Sequence[Event | _Mark]) -> None:
+        self._events.extend(some)
+        self._woken.put(True)
         if not self._thread:
             with suppress(RuntimeError):  # the program is exiting, or cannot start threads: the next event tries again
-                _thread.start_new_thread(self._run, (self._events,))
+                _thread.start_new_thread(self._run, (self._events, self._woken))
 
     @property
     def is_used(self) -> bool:
         """Whether anything was ever queued."""
-        return bool(self._thread) or self._events.qsize() > 0
-
-    def put_mark(self, mark: _Mark) -> None:
-        """Queue the mark behind everything that is waiting now."""
-        self._events.put(mark)
-        self._ensure_thread()
+        return bool(self._thread) or len(self._events) > 0
 
     def end(self) -> None:
         """Let the thread end after the last event."""
         if self._thread:
-            self._events.put(None)
+            self._woken.put(False)
 
-    def _run(self, events: SimpleQueue[Event | _Mark | None]) -> None:
+    def _run(self, events: deque[Event | _Mark], woken: SimpleQueue[bool]) -> None:
         if self._thread.setdefault("thread", _thread.get_ident()) != _thread.get_ident():
             return  # another was started at the same time
         try:
-            while (event := events.get()) is not None:
-                if isinstance(event, Event):
-                    self._deliver(self._index, event)
-                else:
-                    event.passes()
-                del event  # an exception in it keeps the frames of a handler alive
+            while woken.get():
+                while events:
+                    if isinstance(events[0], _Mark):
+                        events.popleft().passes()  # type: ignore[union-attr]
+                    else:
+                        self._deliver(self._index, self._taken(events))
         finally:
             self._thread.pop("thread", None)  # a sink has ended its thread (sys.exit()): the next event starts another
+
+    def _taken(self, events: deque[Event | _Mark]) -> Sequence[Event]:
+        """Remove the next events from the queue, up to a mark. Only the thread does this."""
+        taken: list[Event] = []
+        while events and len(taken) < self._at_once and isinstance(event := events[0], Event):
+            events.popleft()
+            taken.append(event)
+        return taken
 
 
 class QueuedSinks(Sinks):
@@ -107,7 +122,9 @@ class QueuedSinks(Sinks):
     def __init__(self, sinks: Iterable[Sink] = (), *, at_exit: bool = False) -> None:
         super().__init__(sinks)
         self._waiting = [
-            None if getattr(sink, "is_quick", False) else _Waiting(self._deliver, index)
+            None
+            if getattr(sink, "is_quick", False)
+            else _Waiting(self._deliver, index, 1 if self._emit_all[index] is None else AT_ONCE)
             for index, sink in enumerate(self._sinks)
         ]
         if any(self._waiting):
@@ -120,16 +137,13 @@ class QueuedSinks(Sinks):
             if waiting is not None:
                 waiting.start_anew()
 
-    def emit(self, event: Event) -> None:
-        """Pass the event to every sink, directly or through its queue."""
-        if self.tracing is not None and event.trace_id is None:
-            event = self.tracing.stamped(event)
-        for index, waiting in enumerate(self._waiting):
-            if waiting is None:
-                self._deliver(index, event)
-            elif not waiting.put(event):
-                with suppress(Exception):
-                    self._failed(index, event, _TooSlow(f"{WAITING_MAX} events are waiting for it"))
+    def _pass_on(self, index: int, events: Sequence[Event]) -> None:
+        """Pass events to one sink, directly or through its queue."""
+        waiting = self._waiting[index]
+        if waiting is None:
+            self._deliver(index, events)
+        elif lost := waiting.put(events):
+            self._lost(index, lost, _TooSlow(f"{WAITING_MAX} events are waiting for it"))
 
     def flush(self, timeout_s: float = END_S) -> bool:
         """Wait until everything queued now is delivered, at most `timeout_s` in all; returns whether it was."""

@@ -11,9 +11,9 @@ fail the job (`Sinks` catches, counts and logs), and where texts of exceptions a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from msgspec import Struct
 
@@ -258,7 +258,11 @@ def kept(name: str, history: History, *, run: str | None = None) -> bool:
 
 
 class Sink(Protocol):
-    """Receives events; must return quickly and may be called from any thread."""
+    """Receives events; must return quickly and may be called from any thread.
+
+    Beside `emit` a sink may have `takes(name)`, which returns whether it does anything with events of this name, and
+    `emit_all(events)`, which takes several at once. A subclass that has an `emit` of its own has its own of these too.
+    """
 
     def emit(self, event: Event) -> None:
         """Take one event."""
@@ -270,6 +274,24 @@ def tracing_of(sinks: Iterable[object]) -> Tracing | None:
     return next((found for sink in sinks if (found := getattr(sink, "tracing", None)) is not None), None)
 
 
+def _beside_emit(sink: object, method: str) -> Any:
+    """A sink's `takes` or `emit_all`; None if it has none, or only that of a base class whose `emit` it replaces."""
+    for cls in type(sink).__mro__:
+        if method in vars(cls):
+            return getattr(sink, method)
+        if "emit" in vars(cls):
+            return None
+    return None
+
+
+def _does_take(takes: Callable[[str], bool] | None, name: str) -> bool:
+    """The answer of a sink's `takes`; True where it has none, or where that raises: `emit` may do better."""
+    try:
+        return takes is None or takes(name)
+    except Exception:  # noqa: BLE001 - a sink must never fail the job whose events it receives
+        return True
+
+
 class Sinks:
     """Several sinks as one. A sink's exception is counted and logged, never passed on to the job.
 
@@ -279,6 +301,10 @@ class Sinks:
 
     def __init__(self, sinks: Iterable[Sink] = ()) -> None:
         self._sinks = tuple(sinks)
+        self._takes: list[Callable[[str], bool] | None] = [_beside_emit(sink, "takes") for sink in self._sinks]
+        self._emit_all: list[Callable[[Sequence[Event]], None] | None] = [
+            _beside_emit(sink, "emit_all") for sink in self._sinks
+        ]
         self.tracing: Tracing | None = tracing_of(self._sinks)
         self._logged: dict[
             int, tuple[int, int]
@@ -288,12 +314,27 @@ class Sinks:
     def __bool__(self) -> bool:
         return bool(self._sinks)
 
+    def takes(self, name: str) -> bool:
+        """Whether a sink does anything with events of this name; one that does not say so takes them all."""
+        return any(_does_take(takes, name) for takes in self._takes)
+
     def emit(self, event: Event) -> None:
-        """Pass the event to every sink."""
-        if self.tracing is not None and event.trace_id is None:
-            event = self.tracing.stamped(event)
-        for index in range(len(self._sinks)):
-            self._deliver(index, event)
+        """Pass the event to every sink that takes it."""
+        self.emit_all((event,))
+
+    def emit_all(self, events: Sequence[Event]) -> None:
+        """Pass events to every sink that takes them; each gets them in this order."""
+        if self.tracing is not None:
+            stamped = self.tracing.stamped
+            events = [event if event.trace_id is not None else stamped(event) for event in events]
+        for index, takes in enumerate(self._takes):
+            taken = [event for event in events if _does_take(takes, event.name)]
+            if taken:
+                self._pass_on(index, taken)
+
+    def _pass_on(self, index: int, events: Sequence[Event]) -> None:
+        """Pass events to one sink."""
+        self._deliver(index, events)
 
     def flush(self, timeout_s: float = 0.0) -> bool:  # noqa: ARG002 - of sinks that queue
         """Wait until emitted events are delivered, at most `timeout_s` for all sinks together; True when they are.
@@ -309,10 +350,22 @@ class Sinks:
     def end(self) -> None:
         """End emitting."""
 
-    def _deliver(self, index: int, event: Event) -> None:
+    def _deliver(self, index: int, events: Sequence[Event]) -> None:
+        emit_all = self._emit_all[index]
+        if emit_all is None:
+            for event in events:
+                try:
+                    self._sinks[index].emit(event)
+                except Exception as error:  # noqa: BLE001 - a sink must never fail the job whose events it receives
+                    self._lost(index, (event,), error)
+            return
         try:
-            self._sinks[index].emit(event)
-        except Exception as error:  # noqa: BLE001 - a sink must never fail the job whose events it receives
+            emit_all(events)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._lost(index, events, error)
+
+    def _lost(self, index: int, events: Sequence[Event], error: Exception) -> None:
+        for event in events:
             with suppress(Exception):  # logging its error must not fail the job either
                 self._failed(index, event, error)
 

@@ -28,7 +28,7 @@ from onefold.runner import runs
 from onefold.runner.context import Context
 from onefold.runner.declaring import check_parameters, declare_job, queue_of
 from onefold.runner.dispatcher import as_handler
-from onefold.runner.handlers import Job, positional
+from onefold.runner.handlers import Job, positional, positional_names
 from onefold.runtime.outgoing import Outgoing, derived_dedup_id
 from onefold.runtime.runtime import Runtime
 from onefold.schedules.expressions import CronExpression
@@ -243,7 +243,7 @@ def declare(runtime: Runtime, expression: str, **options: Any) -> Callable[[Call
     delivery_policy(given.retry, None)
 
     def declared(function: Any) -> Schedule:
-        if not callable(function) or not inspect.signature(function).parameters:
+        if not callable(function) or not (positional_names(function) or inspect.signature(function).parameters):
             raise errors.UsageError(
                 f"{getattr(function, '__name__', function)!r:.80} takes no tick.",
                 todo="Give it the Tick as its first parameter; a second one, if any, gets the Context.",

@@ -162,6 +162,23 @@ class StoreContract(ClaimContract):
         assert self.store.write(writes, NOW) == [False, True, True, False]
         assert [r and r.result for r in self.store.read([other.hold.key, KEY], NOW)] == [b"7", b"8"]
 
+    def test_of_several_that_complete_together_each_has_its_own_answer(self) -> None:
+        first, second = self.taken_over()
+        a, b, c = (self.claim(key=name).hold for name in "abc")
+        assert self.store.write([(a, complete()), (b, complete(b"1"))], NOW) == [True, True]
+        writes = [
+            (a, complete()),
+            (first, complete()),
+            (c, complete(b"2")),
+            (c, complete(b"2")),
+            (second.hold, complete(b"3")),
+        ]
+        assert self.store.write(writes, NOW) == [True, False, True, True, True]
+        found = self.store.read([a.key, b.key, c.key, KEY], NOW)
+        assert [one and (one.status, one.result) for one in found] == [
+            ("completed", complete().result), ("completed", b"1"), ("completed", b"2"), ("completed", b"3"),
+        ]  # fmt: skip
+
     def test_a_write_to_what_is_not_there_is_refused(self) -> None:
         assert self.store.write([(Hold(KEY, "A", 1), outcome) for outcome in OUTCOMES], NOW) == [False] * 5
         assert self.store.read([KEY], NOW) == [None]
@@ -468,6 +485,7 @@ class RecordAdminContract(StoreHarness):
                 hold = self.claim(at_ms=at_ms, key=RecordKey("", job, f"{number}")).hold
                 assert self.write(hold, complete(), at_ms)
                 assert self.write(hold, complete(), at_ms)  # a repeat is counted once
+                assert self.store.write([(hold, complete())] * 2, at_ms) == [True, True]
         assert self.write(self.claim(at_ms=second_ms, key=RecordKey("", "c", "f")).hold, fail(), second_ms)
         assert self.records.count_completed(second_ms, second_ms + 1000) == {"a": 3, "b": 1}
         assert self.records.count_completed(second_ms - 1, second_ms) == {"a": 1}
