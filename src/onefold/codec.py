@@ -26,6 +26,7 @@ from msgspec import inspect
 
 from onefold import payload_errors
 from onefold.errors import PayloadError, UsageError
+from onefold.interrupts import let_through
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,7 +73,8 @@ def decimal(text: str) -> Decimal:
     """
     try:
         return Decimal(text)
-    except ArithmeticError:
+    except ArithmeticError as error:
+        let_through(error)
         raise ValueError(f"the number {text[:20]} ... is out of range") from None
 
 
@@ -90,6 +92,7 @@ def _encode_unsorted(value: object) -> bytes:
     try:
         data = _UNSORTED.encode(value)
     except (TypeError, ValueError) as error:
+        let_through(error)
         raise payload_errors.no_json(value, error, _UNSORTED.encode) from None
     return canonical(data)
 
@@ -103,6 +106,7 @@ def canonical(text: bytes | str) -> bytes:
     try:
         return _EXACT_SORTED.encode(_EXACT.decode(text))
     except (ValueError, ArithmeticError, RecursionError) as error:
+        let_through(error)
         raise payload_errors.malformed(text, error) from None
 
 
@@ -188,9 +192,11 @@ def outline(value: object) -> bytes:
     """
     try:
         data = _SORTED.encode(value)
-    except TypeError:  # keys that are not strings, or no JSON form at all
+    except TypeError as error:  # keys that are not strings, or no JSON form at all
+        let_through(error)
         data = _encode_unsorted(value)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        let_through(error)
         return encode(value)  # its error explains what is wrong
     if b"null" in data:
         payload_errors.refuse_endless(value)
@@ -243,7 +249,8 @@ class PayloadCodec(Generic[T]):
             return b"null"
         try:
             return self._encode(value)
-        except RecursionError:
+        except RecursionError as error:
+            let_through(error)
             raise PayloadError(
                 f"The {self.name} value is nested too deeply, or contains itself.",
                 todo="Send a flatter form; keep references as ids.",
@@ -252,17 +259,21 @@ class PayloadCodec(Generic[T]):
     def _encode(self, value: T) -> bytes:
         try:
             data = _SORTED.encode(value)
-        except TypeError:  # keys that are not strings (msgspec sorts only those), or no JSON form at all
+        except TypeError as error:  # keys that are not strings (msgspec sorts only those), or no JSON form at all
+            let_through(error)
             data = _encode_unsorted(value)
         except ValueError as error:
+            let_through(error)
             raise payload_errors.no_json(value, error, _UNSORTED.encode) from None
         try:
             back = self._decoder.decode(data)
         except ValueError as error:
+            let_through(error)
             raise payload_errors.unreadable(value, data, error, self.name) from None
         try:
             is_other = back != value
-        except ArithmeticError:  # comparing a signaling NaN
+        except ArithmeticError as error:  # comparing a signaling NaN
+            let_through(error)
             is_other = True
         if is_other:
             wrong = payload_errors.unequal(value, back, self.name)
@@ -298,6 +309,7 @@ class PayloadCodec(Generic[T]):
         try:
             return cast(T, self._decoder.decode(data))
         except (ValueError, RecursionError) as error:
+            let_through(error)
             raise payload_errors.misfit(data, error, self.name) from None
 
     def decode_result(self, data: bytes | str) -> Any:
@@ -323,7 +335,8 @@ def payload_type(annotation: Any, result: Any = Any) -> PayloadCodec[Any]:
     """The codec for an annotation, made once for each pair of types. Arguments and errors as in `PayloadCodec`."""
     try:
         return _cached(annotation, result)
-    except TypeError:  # an annotation that cannot be hashed: Annotated[...] with a list in it
+    except TypeError as error:  # an annotation that cannot be hashed: Annotated[...] with a list in it
+        let_through(error)
         return PayloadCodec(annotation, result)
 
 
@@ -354,7 +367,8 @@ def fitting(value: object, beside: Any = Any) -> str | None:
         elif beside is not Any:
             annotation = beside | (None if value is None else annotation)
         payload_type(annotation).encode(value)
-    except Exception:  # noqa: BLE001 - the value's methods can raise anything, and this is only a proposal for an error
+    except Exception as error:  # noqa: BLE001 - the value's methods can raise anything, and this is only a proposal for an error
+        let_through(error)
         return None
     return type_name(annotation)
 
@@ -381,6 +395,7 @@ def _from_builtins(cls: type, value: object) -> object:
     try:
         return cast(object, cast(Any, cls).model_validate_json(_UNSORTED.encode(value)))
     except ValueError as error:
+        let_through(error)
         if not payload_errors.is_pydantic(error):
             raise
         raise ValueError("pydantic refuses it") from error  # msgspec would make a text of all errors
@@ -409,6 +424,7 @@ def _decoder_of(annotation: Any) -> msgspec.json.Decoder[Any] | _ModelDecoder:
             return msgspec.json.Decoder(annotation, dec_hook=_from_builtins)
         reason = f"{type_name(stranger)} has no JSON form."
     except (TypeError, ValueError, NameError) as error:
+        let_through(error)
         reason = str(error).rstrip(".") + "."
     raise UsageError(
         f"The type {type_name(annotation)} cannot be a payload or result: {reason}",
@@ -429,7 +445,8 @@ def _hashed_texts(annotation: Any) -> tuple[Callable[[str], object], ...]:
 def _as_number(text: str) -> object:
     try:
         number = Decimal(text)
-    except ArithmeticError:
+    except ArithmeticError as error:
+        let_through(error)
         return text
     return text if number.is_nan() else number
 
@@ -440,7 +457,8 @@ def _as_uuid(text: str) -> object:
         return text
     try:
         return int(text.replace("-", ""), 16)
-    except ValueError:
+    except ValueError as error:
+        let_through(error)
         return text
 
 
@@ -472,7 +490,8 @@ def _refuse_crowds(data: bytes | str, read: Callable[[str], object]) -> None:
     """
     try:
         parts = [_ROUGH.decode(data)]
-    except (ValueError, ArithmeticError, RecursionError):
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        let_through(error)
         return  # the type's own decoder reports what is wrong
     while parts:
         part = parts.pop()

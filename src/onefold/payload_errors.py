@@ -12,7 +12,6 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from decimal import Decimal
 from itertools import chain, starmap
 from math import isfinite
@@ -21,6 +20,7 @@ from typing import Any, cast
 import msgspec
 
 from onefold.errors import PayloadError
+from onefold.interrupts import ignored, let_through
 
 _SHOWN_CHARS = 60
 COMPLAINTS_MAX = 1_000  # pydantic's errors about one value; if there are more, only their count is used
@@ -135,7 +135,8 @@ def _value_at(text: bytes | str, path: str) -> str:
                 value = next(iter(value.values()))
             else:
                 value = value[name] if name else value[int(index)]
-    except (ValueError, LookupError, TypeError, RecursionError):
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        let_through(error)
         return ""
     return f"The value there is {_shown(value)}."
 
@@ -229,7 +230,8 @@ def _culprit(value: object, path: str, encode: Callable[[object], bytes]) -> tup
     for step, part in _parts(value):
         try:
             encode(part)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError) as error:
+            let_through(error)
             return _culprit(part, path + step, encode)
     return path, value
 
@@ -318,7 +320,7 @@ def _difference(value: Any, back: Any, path: str) -> tuple[str, object, object] 
 
     Containers, and classes without an __eq__ of their own, are compared part by part.
     """
-    with suppress(ArithmeticError):  # comparing a signaling NaN
+    with ignored(ArithmeticError):  # comparing a signaling NaN
         if value == back:
             return None
     pairs: list[tuple[str, Any, Any]]

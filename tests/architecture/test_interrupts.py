@@ -29,6 +29,9 @@ LOOP = {
 OURS = {
     f"errors.{name}" for name in ("OnefoldError", "TransientError", "UsageError", "NotFoundError", "OverLimitError")
 }
+# What encodes and reads payloads and results, where a limit may raise a ValueError, or one of its own that is one.
+PAYLOADS = ("onefold.codec", "onefold.payload_errors", "onefold.runner.sources", "onefold.runner.versions")
+OF_VALUES = {"Exception", "ValueError", "TypeError", "ArithmeticError", "LookupError", "RecursionError"}
 # Their calls come through `needs-retry`, which lets it through before (engines/aws/session.py).
 ELSEWHERE = {"onefold.engines.aws.session"}
 # Of a transaction whose connection is ended in any case; what the caller hears is raised by the call before.
@@ -74,6 +77,12 @@ def test_no_error_of_ours_is_caught_in_a_workers_loop_that_may_be_of_a_signal() 
     assert files.keys() >= LOOP
     found = [f"{files[name].name}:{line}" for name in sorted(LOOP) for line in taken(source.tree(files[name]), OURS)]
     assert found == [], "begin with onefold.interrupts.let_through(error), or use `ignored` in place of `suppress`"
+
+
+def test_no_error_of_a_payload_is_caught_that_may_be_of_a_signal() -> None:
+    files = source.modules()
+    found = [f"{files[name].name}:{line}" for name in PAYLOADS for line in taken(source.tree(files[name]), OF_VALUES)]
+    assert found == [], "begin with onefold.interrupts.let_through(error)"
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from msgspec import Struct
 from onefold import codec, extras
 from onefold.contracts.store import RecordKey
 from onefold.errors import PayloadError, UsageError
+from onefold.interrupts import let_through
 from onefold.payload_errors import is_pydantic
 from onefold.record.error_text import summary_of
 
@@ -519,6 +520,7 @@ def by_expression(expression: str, what: str) -> Callable[[Any], object]:
         try:
             return compiled.search(codec.plain(payload))
         except (TypeError, ValueError) as error:  # no JSON form, or a JMESPath function got a value of a wrong type
+            let_through(error)
             raise _failed(f"{what} jmespath:{expression}", error) from error
 
     return find
@@ -531,6 +533,7 @@ def by_function(function: Callable[[Any], object], name: str, what: str) -> Call
         try:
             return function(payload)
         except Exception as error:
+            let_through(error)
             raise _failed(f"{what} function {name}", error) from error
 
     return find

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from msgspec.structs import replace
 
 from onefold import errors, forks
-from onefold.interrupts import let_through, stems_from_signal
+from onefold.interrupts import is_of_a_signal, let_through, stems_from_signal
 from onefold.record import delivery as outcomes
 from onefold.record.decisions import ProbeAnswer
 from onefold.record.delivery import Failed, LeaseGone, Unstorable
@@ -119,12 +119,15 @@ def leave_child(error: BaseException | None) -> NoReturn:
 
 def returned(job: Job[Any, Any], value: object, ctx: Context) -> Outcome:
     """The outcome of a handler that returned `value`."""
-    try:
-        result = job.rules.payload.encode_result(value)
-    except errors.PayloadError as error:
-        return _unsent(job, value) or _unstorable("", error)
-    except Exception as error:  # noqa: BLE001 - a result's own methods may raise anything; the effect has happened anyway
-        return _unstorable(f"The result could not be encoded: {type(error).__name__}: ", error)
+    for is_last in (False, True):
+        try:
+            result = job.rules.payload.encode_result(value)
+            break
+        except errors.PayloadError as error:
+            return _unsent(job, value) or _unstorable("", error)
+        except Exception as error:  # noqa: BLE001 - a result's own methods may raise anything; the effect has happened anyway
+            if is_last or not is_of_a_signal(error):  # a time limit came too late: the handler has returned
+                return _unstorable(f"The result could not be encoded: {type(error).__name__}: ", error)
     return outcomes.Success(result=result, outbox=ctx.outbox, counts=ctx.counts)
 
 

@@ -85,9 +85,9 @@ def unencoded(error: Exception) -> errors.PayloadError:
     Raises:
         Exception: `error` itself, if a signal handler raised it.
     """
+    let_through(error)
     if isinstance(error, errors.PayloadError):
         return error
-    let_through(error)
     unstorable = errors.PayloadError(
         f"The function ran, and its result could not be encoded: {type(error).__qualname__}: {kept_text(error)}",
         meaning="Its effect has happened; only its result is missing.",

@@ -582,6 +582,7 @@ def _read(job: Job[Any, Any], delivery: Delivery) -> tuple[script.Facts, Any]:
     try:
         return job.read(delivery)
     except Exception as error:  # noqa: BLE001 - code of the user's types ran on a stranger's data
+        let_through(error)
         why = f"Reading it raised {type(error).__name__}: {kept_text(error)}"[:500]
         facts = script.Facts(
             key=None, malformed=why, run=run_of(delivery), message_id=delivery.message_id, sent_at_ms=delivery.sent_at_ms,

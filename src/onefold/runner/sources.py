@@ -30,6 +30,7 @@ from msgspec import Raw, Struct
 from onefold import codec
 from onefold.contracts.queue import Attribute
 from onefold.errors import PayloadError, UsageError
+from onefold.interrupts import let_through
 
 _TEST_EVENT = "s3:TestEvent"
 _SNS_TYPES = ("Notification", "SubscriptionConfirmation", "UnsubscribeConfirmation")
@@ -184,7 +185,8 @@ def recognise(body: str) -> str:
         fields = _OBJECT.decode(body)
     except msgspec.ValidationError:
         return "json"
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        let_through(error)
         return "text"
     if _text_of(fields.get("Event")) == _TEST_EVENT or _records_of(fields) == "aws:s3":
         return "s3"
@@ -333,7 +335,8 @@ def _fields(body: str, wanted: str) -> dict[str, Raw]:
         return _OBJECT.decode(body)
     except msgspec.ValidationError:
         raise _other(body, wanted) from None
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        let_through(error)
         codec.canonical(body)  # raises the codec's error
         raise
 
@@ -343,7 +346,8 @@ def _text_of(raw: Raw | None) -> str | None:
         return None
     try:
         return _TEXT.decode(raw)
-    except ValueError:
+    except ValueError as error:
+        let_through(error)
         return None
 
 
@@ -351,7 +355,8 @@ def _records_of(fields: Mapping[str, Raw]) -> str | None:
     """The event source of the first of `Records`; None without such a list."""
     try:
         return msgspec.json.decode(_RAW_LIST.decode(fields["Records"])[0], type=_S3Record).eventSource
-    except (LookupError, ValueError):
+    except (LookupError, ValueError) as error:
+        let_through(error)
         return None
 
 
@@ -382,7 +387,8 @@ def _other(body: str, wanted: str, todo: str = "Declare the source that fits, or
                 if names
                 else "an empty object"
             )
-        except ValueError:
+        except ValueError as error:
+            let_through(error)
             kinds = {"[": "a JSON list", '"': "a JSON text", "n": "null", "t": "true", "f": "false"}
             found = kinds.get(body.lstrip()[:1], "a number")
     return PayloadError(f"The message is not {wanted}: it is {found}.", todo=todo)

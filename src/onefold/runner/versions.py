@@ -18,6 +18,7 @@ import msgspec
 
 from onefold import codec, errors
 from onefold.contracts.queue import PAYLOAD_VERSIONS_MAX, VERSION_ATTRIBUTE
+from onefold.interrupts import let_through
 
 if TYPE_CHECKING:
     from onefold.contracts.queue import Attribute
@@ -121,7 +122,8 @@ class Versions:
             return body
         try:
             value = msgspec.json.decode(body)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
+            let_through(error)
             raise errors.PayloadError("The body is not JSON.", meaning="It cannot be upgraded.") from None
         for step in range(version, self.present):
             upgrade = self._upgrades.get(step)
@@ -134,6 +136,7 @@ class Versions:
             try:
                 value = upgrade(value)
             except Exception as error:
+                let_through(error)
                 raise errors.PayloadError(
                     f"The upgrade of {self._job} from version {step} raised {type(error).__name__}.",
                     todo="Fix the function, then redrive it.",

@@ -1,0 +1,144 @@
+"""A time limit by a signal that ends while a payload or result is encoded or read: it is no error of the payload.
+
+The signal is raised by the payload's own code, so it always arrives at the same place.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import onefold
+from onefold.testing import inline
+
+Limit = type[Exception]
+_ARMED: list[str] = []
+
+
+@dataclass
+class Part:
+    """A value whose own code runs when it is decoded, and when it is compared with what was sent."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        limit("made")
+
+    def __eq__(self, other: object) -> bool:
+        limit("compared")
+        return isinstance(other, Part) and other.name == self.name
+
+    __hash__ = None  # type: ignore[assignment]  # it is compared by its fields
+
+
+def limit(place: str) -> None:
+    """End the time limit here, if it is armed for this place."""
+    if place in _ARMED:
+        _ARMED.remove(place)
+        signal.raise_signal(signal.SIGALRM)
+
+
+@pytest.fixture(params=[ValueError, TypeError, ArithmeticError, RecursionError, TimeoutError])
+def error(request: pytest.FixtureRequest) -> Iterator[Limit]:
+    """The class that the signal's handler raises."""
+    kind: Limit = request.param
+
+    def ends(_number: int, _frame: object) -> None:
+        raise kind("time limit")
+
+    before = signal.signal(signal.SIGALRM, ends)
+    yield kind
+    signal.signal(signal.SIGALRM, before)
+    _ARMED.clear()
+
+
+@pytest.mark.parametrize("place", ["made", "compared"])
+def test_a_call_whose_result_is_being_recorded_is_recorded_and_its_caller_hears_the_limit(
+    tmp_path: Path, error: Limit, place: str
+) -> None:
+    calls = []
+
+    @onefold.once(key="{id}", store=onefold.store(f"sqlite:///{tmp_path / 'r.db'}"), on_unknown="hold")
+    def report(id: str) -> Part:  # noqa: A002 - the key's field
+        part = Part(id)
+        calls.append(id)
+        _ARMED.append(place)
+        return part
+
+    with pytest.raises(error, match="time limit") as caught:
+        report("a")
+    assert type(caught.value) is error
+    assert _ARMED == []
+    assert report("a").name == "a"
+    assert calls == ["a"]
+
+
+@pytest.mark.parametrize("place", ["made", "compared"])
+def test_a_send_raises_the_limit_and_sends_nothing(tmp_path: Path, error: Limit, place: str) -> None:
+    app = onefold.App("shop", url=f"sqlite:///{tmp_path / 'e.db'}")
+
+    @app.job(app.queue("orders"), key="{name}")
+    def ship(part: Part) -> None: ...
+
+    part = Part("a")
+    _ARMED.append(place)
+    with pytest.raises(error, match="time limit") as caught:
+        ship.send(part)
+    assert type(caught.value) is error
+    assert app.runtime().engine.queues.depth("orders").visible == 0
+    assert ship.send(part).found == "new"
+    app.close()
+
+
+def test_a_message_that_is_being_read_is_not_malformed(error: Limit) -> None:
+    app = onefold.App("shop")
+
+    @app.job(app.queue("orders"), key="{name}")
+    def ship(part: Part) -> str:
+        return part.name
+
+    with inline(app) as world:
+        ship.send(Part("a"))
+        _ARMED.append("made")
+        with pytest.raises(error, match="time limit"):
+            world.run()
+        world.run_for(120_000)
+        world.run()
+        assert ship.look("a").result == "a"
+
+
+@pytest.mark.parametrize("place", ["made", "compared"])
+def test_a_job_whose_result_is_being_encoded_has_completed(error: Limit, place: str) -> None:
+    app = onefold.App("shop")
+
+    @app.job(app.queue("orders"), key="{id}")
+    def ship(order: dict[str, str]) -> Part:
+        part = Part(order["id"])
+        _ARMED.append(place)
+        return part
+
+    with inline(app) as world:
+        ship.send({"id": "a"})
+        world.run()
+        assert ship.look("a").state == "done"
+        assert _ARMED == []
+
+
+def test_a_key_function_that_is_interrupted_has_not_failed(tmp_path: Path, error: Limit) -> None:
+    app = onefold.App("shop", url=f"sqlite:///{tmp_path / 'e.db'}")
+
+    def key_of(order: dict[str, str]) -> str:
+        limit("key")
+        return order["id"]
+
+    @app.job(app.queue("orders"), key=key_of)
+    def ship(order: dict[str, str]) -> None: ...
+
+    _ARMED.append("key")
+    with pytest.raises(error, match="time limit"):
+        ship.send({"id": "a"})
+    app.close()
