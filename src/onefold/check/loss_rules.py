@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from onefold.check.duplicate_rules import VISIBILITY_MAX_S, visibility_needed_s
-from onefold.check.facts import PropertyPath, StateMachineFacts
+from onefold.check.facts import PropertyPath, Setting, StateMachineFacts
 from onefold.check.findings import Finding, Fix, Related
 from onefold.check.intrinsics import why_not
 from onefold.check.model import Function, Model, Queue, settled
@@ -100,7 +100,8 @@ def few_receives(model: Model) -> Iterator[Finding]:
         yield Finding(
             rule="LOS003",
             severity="error" if receives.value == 1 else "warning",
-            message=f"{queue.name} gives a message up after {receives.value} receives. Lambda receives messages and"
+            message=f"{queue.name} gives a message up after {receives.value} receive{'s' * (receives.value > 1)}. Lambda"
+            f" receives messages and"
             " returns them without running the function when it is throttled, and each of that counts.",
             source=receives.source,
             resource=queue.name,
@@ -124,7 +125,6 @@ def expires_before_dead_letter_queue(model: Model) -> Iterator[Finding]:
         if receives.value * each_s <= retention_s:
             continue
         is_raised = each_s > visibility_s
-        most = max(1, retention_s // each_s)
         yield Finding(
             rule="LOS004",
             severity="error",
@@ -144,12 +144,27 @@ def expires_before_dead_letter_queue(model: Model) -> Iterator[Finding]:
                 Related(queue.retention_s.source, queue.name, f"MessageRetentionPeriod: {retention_s:,} s"),
                 Related(queue.visibility_s.source, queue.name, f"VisibilityTimeout: {visibility_s} s"),
             ),
-            fix=Fix(
-                f"Set maxReceiveCount of {queue.name} to {most} or less.",
-                "safe",
-                settled(model.document, receives, most),
-            ),
+            fix=_in_time(model, queue, receives, retention_s // each_s, each_s),
         )
+
+
+def _in_time(model: Model, queue: Queue, receives: Setting[int], most: int, each_s: int) -> Fix:
+    """Fewer receives; where that would be too few for a function, a longer retention."""
+    if most >= RECEIVES_LEAST or (most and not model.mappings_of(queue)):
+        description = f"Set maxReceiveCount of {queue.name} to {most} or less."
+        return Fix(description, "safe", settled(model.document, receives, most))
+    least = min(receives.value or RECEIVES_LEAST, RECEIVES_LEAST)
+    keeps = queue.dead_letters is not None and (queue.dead_letters.retention_s.value or 0) > least * each_s
+    edits = settled(model.document, queue.retention_s, least * each_s) if keeps else ()
+    if edits and receives.value != least:
+        edits += settled(model.document, receives, least)
+    return Fix(
+        f"Set maxReceiveCount of {queue.name} to {least} and MessageRetentionPeriod to {least * each_s:,} s, shorter than"
+        f" that"
+        " of its dead-letter queue.",
+        "safe",
+        edits,
+    )
 
 
 def unlike_dead_letter_queue(model: Model) -> Iterator[Finding]:
