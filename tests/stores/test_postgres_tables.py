@@ -144,7 +144,8 @@ def test_a_standby_is_refused() -> None:
         ("postgresql://h/db?schema=a.b", "schema"),
         ("postgresql://h/db?schema=pg_mine", "schema"),
         ("postgresql://h/db?schema=", "schema"),
-        ("postgresql://h/db?nonsense=1", "invalid URI query parameter"),
+        ("postgresql://h/db?nonsense=1", "the option 'nonsense', which is not known"),
+        ("postgresql://h/db?shema=jobs", "(?s)the option 'shema', which is not known.*Did you mean schema"),
     ],
 )
 def test_a_url_that_cannot_be_right_is_refused_before_anything_is_opened(url: str, named: str) -> None:

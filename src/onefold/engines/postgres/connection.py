@@ -21,10 +21,11 @@ value of a statement's parameter.
 
 from __future__ import annotations
 
+import difflib
 import re
 import select
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -210,6 +211,7 @@ class PostgresAddress:
             if name in own:
                 own[name] = unquote(value)
             else:
+                _refuse_unknown(name, own)
                 others.append(option)  # not decoded: libpq has its own rules for "+"
         self.schema = own["schema"]
         self.creates = own["create"] == "yes"
@@ -234,6 +236,20 @@ class PostgresAddress:
         host, port, database = (known.get(one) for one in ("host", "port", "dbname"))
         self.role = str(known.get("user") or "")
         self.shown = f"postgresql://{host or 'localhost'}:{port or 5432}/{database or known.get('user') or ''}"
+
+
+def _refuse_unknown(name: str, own: Iterable[str]) -> None:
+    """Refuse an option that neither onefold nor libpq knows. Only a plain word is shown: others may be of a password."""
+    known = [*own, *(one.keyword.decode() for one in Conninfo.get_defaults())]
+    if name in known or not re.fullmatch(r"[a-z_]{1,40}", name):
+        return
+    near = difflib.get_close_matches(name, known, 1)
+    meant = f" Did you mean {near[0]}?" if near else ""
+    raise errors.UsageError(
+        f"The PostgreSQL URL has the option {name!r}, which is not known.",
+        meaning=f"Options of onefold are schema=NAME and create=yes; others are libpq's.{meant}",
+        todo="Correct the option, or leave it out.",
+    )
 
 
 def _unreadable(why: str) -> errors.UsageError:
