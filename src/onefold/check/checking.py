@@ -48,10 +48,12 @@ class Unread(Struct, frozen=True):
 class Checked(Struct, frozen=True, kw_only=True):
     """The result. `findings` in the order of files and lines; those that are suppressed carry the reason.
 
-    `files`: templates. `python_files`: those too that templates and imports led to.
+    `files`: templates. `apps`: documents that were read elsewhere. `python_files`: also those that templates and imports
+    led to.
     """
 
     files: tuple[str, ...]
+    apps: tuple[str, ...] = ()
     python_files: tuple[str, ...] = ()
     findings: tuple[Finding, ...]
     unread: tuple[Unread, ...] = ()
@@ -74,7 +76,7 @@ def check(
     today: date,
     parameters: Mapping[str, str] | None = None,
     *,
-    documents: Iterable[Document] = (),
+    documents: Mapping[str, Document] | None = None,
     texts: Mapping[Path, str] | None = None,
     preview: bool = False,
 ) -> Checked:
@@ -85,7 +87,7 @@ def check(
             ignores is left out. Handlers that a template names are read with it, and what these import.
         today: for suppressions with an end.
         parameters: of the templates, over their defaults.
-        documents: resources that were read elsewhere.
+        documents: resources that were read elsewhere, by what they are called: an app `shop:app`.
         texts: of templates that are to say something else than their files do.
         preview: report also what may still be wrong.
 
@@ -102,9 +104,9 @@ def check(
             sources.append((candidate.path, candidate.root))
         else:
             checking.read(candidate, parameters or {}, (texts or {}).get(candidate.path))
-    for document in documents:
+    for name, document in (documents or {}).items():
         facts = collect(document, parameters={}, account=_ACCOUNT, region=_REGION, everything=True)
-        checking.templates[document.file] = facts
+        checking.documents[name] = facts
     return checking.checked(sources, named)
 
 
@@ -115,6 +117,7 @@ class _Checking:
         self._preview = preview
         self._unread: list[Unread] = []
         self.templates: dict[str, TemplateFacts] = {}
+        self.documents: dict[str, TemplateFacts] = {}
 
     def read(self, candidate: Candidate, parameters: Mapping[str, str], text: str | None) -> None:
         path = candidate.path
@@ -127,30 +130,34 @@ class _Checking:
                 self._unread.append(Unread(str(path), error.what, error.todo))
 
     def checked(self, sources: Sequence[tuple[Path, Path]], named: Collection[str]) -> Checked:
-        entries = {file: entries_of(facts) for file, facts in self.templates.items()}
+        read = {**self.templates, **self.documents}
+        entries = {file: entries_of(facts) for file, facts in read.items()}
         collected = collect_python(sources, [one for found in entries.values() for one in found.values()])
         for file, error in collected.broken.items():
             self._unread.append(Unread(file, error.what, error.todo, is_named=file in named))
         findings: dict[tuple[object, ...], Finding] = {}
-        for file, facts in self.templates.items():
+        for file, facts in read.items():
             model = model_of(facts)
             handlers = {
                 name: collected.of_entries[entry]
                 for name, entry in entries[file].items()
                 if entry in collected.of_entries
             }
-            found = list(self._in_template(Joined(model=model, handlers=handlers)))
+            found = [
+                self._worded(one, facts.document) for one in self._in_template(Joined(model=model, handlers=handlers))
+            ]
             findings |= self._in_order(self._suppressed(found, facts.document, collected.code.texts))
         found = [one for rule in self._rules if rule.in_code is not None for one in rule.in_code(collected.code)]
         findings |= self._in_order(self._suppressed(found, None, collected.code.texts))
         return Checked(
             files=tuple(self.templates),
+            apps=tuple(self.documents),
             python_files=tuple(collected.code.texts),
             findings=tuple(findings.values()),
             unread=tuple(self._unread),
             left_out={
                 file: [f"{one.location}: {one.type}: {one.why}" for one in facts.left_out]
-                for file, facts in self.templates.items()
+                for file, facts in read.items()
             },
         )
 
@@ -160,6 +167,14 @@ class _Checking:
                 yield from rule.find(joined.model)
             if rule.joined is not None:
                 yield from rule.joined(joined)
+
+    def _worded(self, finding: Finding, document: Document) -> Finding:
+        """A finding whose fix says what a property is called where the document comes from."""
+        fix = finding.fix
+        said = [f"{name} is {word}" for name, word in document.words.items() if fix and name in fix.description]
+        if fix is None or not said:
+            return finding
+        return replace(finding, fix=replace(fix, description=f"{fix.description} Here {', '.join(said)}."))
 
     def _in_order(self, findings: Iterable[Finding]) -> dict[tuple[object, ...], Finding]:
         """By file and line, each once, by what it is told apart by."""
@@ -175,7 +190,7 @@ class _Checking:
         for one in found:
             file = one.source.file
             if file not in lines:
-                is_own = document is not None and document.file == file
+                is_own = document is not None and document.file == file and file not in texts
                 text = document.text if is_own and document is not None else texts.get(file, "")
                 lines[file] = text.splitlines()
             reason = beside(one, lines[file], self._today)

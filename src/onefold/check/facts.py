@@ -86,7 +86,8 @@ class Document(msgspec.Struct, frozen=True):
 
     `text` is the file as it was read. `lines` and `spans` are empty for JSON that is not YAML. The span of a mapping or list
     in block style ends where the next token begins, which may be lines later. `missing`: what may exist beside it. `exact`:
-    region and account are those of the resources, so that an ARN of another place is not of one that is here.
+    region and account are those of the resources, so that an ARN of another place is not of one that is here. `words`: what
+    properties are called where this comes from, when that is not a template that people wrote.
     """
 
     file: str
@@ -96,6 +97,7 @@ class Document(msgspec.Struct, frozen=True):
     text: str = ""
     missing: tuple[str, ...] = ()
     exact: bool = False
+    words: Mapping[str, str] = {}
 
     def line(self, path: PropertyPath) -> int:
         """Line of the value at `path`, or of the nearest value around it; 0 when lines are not known."""

@@ -67,6 +67,7 @@ def as_json(checked: Checked, root: Path) -> str:
         findings.append(document)
     found = {
         "files": [_relative(one, root) for one in checked.files],
+        "apps": checked.apps,
         "python_files": [_relative(one, root) for one in checked.python_files],
         "findings": findings,
         "unread": msgspec.to_builtins(checked.unread),

@@ -21,8 +21,10 @@ from msgspec.structs import replace
 
 from onefold import errors
 from onefold.app import App
+from onefold.check.facts import Document
 from onefold.cli import render, target
 from onefold.deploy.apply import KEEPING_POLICY, Rollout
+from onefold.deploy.document import document_of
 from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import ALARMS, LOG_DAYS, Stack, stack_of
 from onefold.observe.emf import EmfSink
@@ -180,6 +182,22 @@ def planned(app: str | None, choices: Choices) -> DeployPlan:
     if found.functions:
         _check_url(loaded, found)
     return found
+
+
+def planned_document(app: str) -> tuple[Document, list[Path]]:
+    """What an app declares, for `onefold check`, and the files of the modules that declare it; says when not all of it.
+
+    Raises:
+        UsageError, NotFoundError: the app cannot be loaded, or it declares no queue.
+    """
+    loaded = target.load(app)
+    modules = [app.partition(":")[0], *(job.handler.__module__ for job in loaded.jobs.values())]
+    found = [getattr(sys.modules.get(one), "__file__", None) for one in dict.fromkeys(modules)]
+    files = [Path(os.path.relpath(one)) for one in found if one is not None]
+    document, refused = document_of(loaded.name, app, declared_in(loaded), _stack(loaded.url, {}), files)
+    if refused:
+        render.note(f"! {app}: only queues and code were checked, for it cannot be deployed as it is. {refused}")
+    return document, files
 
 
 def report_notes(plan: DeployPlan) -> None:

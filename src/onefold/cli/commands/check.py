@@ -10,17 +10,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from onefold import extras, redact
-from onefold.cli import render
+from onefold.cli import render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, Style, line
 from onefold.clock import SystemClock
-from onefold.errors import UsageError
+from onefold.errors import OnefoldError, UsageError
 
 with extras.needed("Reading templates", "check"):
     from onefold.check import formats
-    from onefold.check.checking import Checked, check
+    from onefold.check.checking import Checked, Unread, check
+    from onefold.check.facts import Document
     from onefold.check.findings import SEVERITIES, Finding, Severity, Source
     from onefold.check.fixing import Fixed, fixed, write
     from onefold.check.rules import RULES, chosen, rule_named
@@ -32,7 +34,7 @@ _STYLES: dict[str, Style] = {"error": "red", "warning": "yellow", "info": "cyan"
 @declared(
     "check",
     example="onefold check template.yaml\nonefold check infra/ --format sarif > check.sarif\n"
-    "onefold check template.yaml --fix\nonefold check --explain DUP002",
+    "onefold check template.yaml --fix\nonefold check shop:app\nonefold check --explain DUP002",
 )
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--select", multiple=True, metavar="PREFIX", help="Only rules whose id begins with this, such as DUP.")
@@ -59,7 +61,8 @@ def command(
     """Find what makes queues and functions work twice, lose messages or stop.
 
     PATHS are CloudFormation or SAM templates, Python files, or directories that contain some; the handlers that a template
-    names are read with it. Exit code 1: a finding as severe as --fail-on. 2: a file that was named could not be read.
+    names are read with it. An app of onefold, as module:attribute, is imported, and what it declares is checked. Exit code
+    1: a finding as severe as --fail-on. 2: a file or app that was named could not be read.
     """
     if explain is not None:
         rule = rule_named(explain)
@@ -70,19 +73,23 @@ def command(
         listed = [{"id": one.id, "title": one.title, "preview": one.is_preview} for one in RULES]
         return Answer(listed, draw=_draw_rules)
     if not paths:
-        raise click.UsageError("Name a template, a Python file, or a directory that contains some.")
+        raise click.UsageError("Name a template, a Python file, a directory that contains some, or an app.")
     if fix and diff:
         raise click.UsageError("--fix writes and --diff does not: give one of them.")
     rules = chosen(select, ignore, preview=preview)
     today = datetime.fromtimestamp(SystemClock().now_ms() / 1_000, UTC).date()
-    checked = check(paths, rules, today, _parsed(parameters), preview=preview)
+    apps = [str(one) for one in paths if _is_app(one)]
+    documents, modules, broken = _apps(apps)
+    paths = (*(one for one in paths if str(one) not in apps), *modules)
+    checked = check(paths, rules, today, _parsed(parameters), documents=documents, preview=preview)
+    checked = replace(checked, unread=(*broken, *checked.unread))
     changed: list[Fixed] = []
     if fix or diff:
         changed = [one for file in checked.files if (one := fixed(Path(file), rules, today, unsafe=unsafe)).diff]
         if fix:
             for one in changed:
                 write(one)
-            checked = check(paths, rules, today, _parsed(parameters), preview=preview)
+            checked = check(paths, rules, today, _parsed(parameters), documents=documents, preview=preview)
     code = UNREAD_CODE if any(one.is_named for one in checked.unread) else int(bool(checked.reach(fail_on)))
     if form != "full":
         text = formats.FORMATS[form](checked, Path.cwd())
@@ -99,6 +106,28 @@ def command(
     return Answer(_value(checked, changed), draw=draw, code=code)
 
 
+def _is_app(word: Path) -> bool:
+    """Whether an argument is `module:attribute`, and no file is called that."""
+    return not word.exists() and target.is_app(str(word)) and not target.is_url(str(word))
+
+
+def _apps(words: Sequence[str]) -> tuple[dict[str, Document], list[Path], list[Unread]]:
+    """The resources of apps, the files of their modules, and the apps that cannot be imported or have no queue."""
+    documents: dict[str, Document] = {}
+    modules: list[Path] = []
+    broken: list[Unread] = []
+    for word in words:
+        from onefold.cli.stack_options import planned_document  # templates need none of what deploys an app
+
+        try:
+            documents[word], files = planned_document(word)
+        except OnefoldError as error:
+            broken.append(Unread(word, " ".join(part for part in (error.what, error.meaning) if part), error.todo))
+        else:
+            modules += [one for one in files if one not in modules]
+    return documents, modules, broken
+
+
 def _parsed(parameters: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in parameters:
@@ -112,6 +141,7 @@ def _parsed(parameters: Sequence[str]) -> dict[str, str]:
 def _value(checked: Checked, changed: Sequence[Fixed]) -> object:
     return {
         "files": checked.files,
+        "apps": checked.apps,
         "python_files": checked.python_files,
         "findings": checked.findings,
         "unread": checked.unread,
@@ -132,13 +162,13 @@ def _draw(checked: Checked, *, offers: bool) -> None:
         render.todo([unread.todo])
     suppressed = len(checked.findings) - len(checked.open)
     beside = f", {suppressed} suppressed" if suppressed else ""
-    files = _count(len(checked.files), "template")
-    if checked.python_files:
-        python = _count(len(checked.python_files), "Python file")
-        files = f"{files} and {python}" if checked.files else python
+    counts = ((checked.files, "template"), (checked.apps, "app"), (checked.python_files, "Python file"))
+    files = " and ".join(_count(len(found), name) for found, name in counts if found)
+    if not files:
+        nothing = "No CloudFormation or SAM template, and no Python that uses queues, was found there."
+        line("Nothing was checked." if checked.unread else nothing, "yellow")
+        return
     line(f"{files} checked: {formats.counted(checked.open)} found{beside}.", "bold" if checked.open else "green")
-    if not checked.files and not checked.python_files and not checked.unread:
-        line("No CloudFormation or SAM template, and no Python that uses queues, was found there.", "yellow")
     if offers and any(one.fix is not None and one.fix.safety == "safe" and one.fix.edits for one in checked.open):
         line("Some can be fixed: add --diff to see how, --fix to write it.")
 

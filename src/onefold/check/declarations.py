@@ -1,0 +1,56 @@
+"""Where an app and its queues are declared: the calls `onefold.App("shop")` and `app.queue("orders")` in its files.
+
+Only the text is read, as everywhere in this room; the app itself has been imported by whoever asks.
+Never here: what a declaration means. Invariant: a queue whose name is not written out where it is declared has the app's
+place.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Struct
+
+from onefold.check.findings import Source
+from onefold.check.python_modules import Modules
+from onefold.check.python_values import Values
+from onefold.errors import UsageError
+
+
+class Declarations(Struct, frozen=True):
+    """The place of the app, and those of its queues by their names."""
+
+    app: Source
+    queues: dict[str, Source]
+
+
+def declarations_in(files: Iterable[Path], root: Path, names: Iterable[str]) -> Declarations:
+    """Where the app and its queues are declared.
+
+    Args:
+        files: the app's own module first. names: of the queues.
+    """
+    modules, names = Modules(), frozenset(names)
+    values = Values(modules)
+    files = list(files)
+    app, queues = Source(str(files[0]), 1, 1, 1, 1), {}
+    is_found = False
+    for path in files:
+        try:
+            module = modules.read(path, root)
+        except UsageError:
+            continue
+        for node in module.parents:
+            if not isinstance(node, ast.Call):
+                continue
+            if not is_found and values.dotted(node.func, module) in {"onefold.App", "onefold.app.App"}:
+                app, is_found = module.source(node), True
+            first = node.args[0] if node.args else None
+            is_queue = isinstance(node.func, ast.Attribute) and node.func.attr == "queue"
+            name = values.of(first, module).of if is_queue and first is not None else None
+            for full in (name, f"{name}.fifo") if isinstance(name, str) else ():
+                if full in names:
+                    queues.setdefault(full, module.source(node))
+    return Declarations(app, queues)
