@@ -35,7 +35,7 @@ def declarations_in(files: Iterable[Path], root: Path, names: Iterable[str]) -> 
     modules, names = Modules(), frozenset(names)
     values = Values(modules)
     files = list(files)
-    app, queues = Source(str(files[0]), 1, 1, 1, 1), {}
+    app, queues = Source(str(files[0]), 1, 1, 1, 1), dict[str, Source]()
     is_found = False
     for path in files:
         try:
