@@ -24,6 +24,7 @@ IN_FLIGHT_MAX: Final = 120_000
 GROUP_HELD_S: Final = 3_600  # ours: an hour in which nothing of a group is done
 GROUP_HELD_LONG_S: Final = 43_200
 CRASH_WAITS_S: Final = 900  # ours
+MACHINES: Final = ("batch.amazonaws.com", "ec2.amazonaws.com", "ecs-tasks.amazonaws.com", "pods.eks.amazonaws.com")
 INVOCATIONS_MAX: Final = 1_250
 LOOPS: Final = 16
 SAM_TEMPLATES: Final = {  # SAM developer guide, policy template list
@@ -224,9 +225,13 @@ def crash_waits_for_visibility(model: Model) -> Iterator[Finding]:
         visibility_s = queue.visibility_s.value
         if visibility_s is None or visibility_s < CRASH_WAITS_S or "source" in queue.roles or queue.is_for_failures:
             continue
-        readers = [one for one in model.all(RoleFacts) if _may(one, "sqs:ReceiveMessage", queue) is True]
-        for role in readers:
-            if role.has_others or _may(role, "sqs:ChangeMessageVisibility", queue) is not False:
+        workers = [one for one in model.all(RoleFacts) if any(name in str(one.trust) for name in MACHINES)]
+        for role in workers:
+            if (
+                _may(role, "sqs:ReceiveMessage", queue) is not True
+                or role.has_others
+                or _may(role, "sqs:ChangeMessageVisibility", queue) is not False
+            ):
                 continue
             yield Finding(
                 rule="CLG004",

@@ -176,6 +176,7 @@ def role_of(properties: Properties, exists: bool | Unresolved) -> RoleFacts:
     managed = properties.setting("ManagedPolicyArns", list_of)
     return RoleFacts(
         **shared(properties, exists),
+        trust=properties.get("AssumeRolePolicyDocument"),
         policies=tuple(one.get("PolicyDocument") for one in inline or ()),
         has_others=inline is None or not (managed.is_absent or managed.value == []),
     )

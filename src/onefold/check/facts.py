@@ -435,8 +435,9 @@ class KeyFacts(ResourceFacts, frozen=True, kw_only=True):
 
 
 class RoleFacts(ResourceFacts, frozen=True, kw_only=True):
-    """A role. `policies`: the documents written for it. `has_others`: more may be attached, such as managed ones."""
+    """A role. `trust`: who may assume it. `policies`: the documents written for it. `has_others`: more may be attached."""
 
+    trust: Any
     policies: tuple[Any, ...]
     has_others: bool
 

@@ -19,7 +19,7 @@ from onefold.check.findings import Finding, Related, Source
 from onefold.check.rules import HARMS, RULES
 
 _LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
-_PRECISION: Final = "very-high"
+_PRECISION: Final = {False: "very-high", True: "medium"}  # of rules in preview
 
 
 def concise(checked: Checked, root: Path) -> str:
@@ -88,7 +88,7 @@ def sarif(checked: Checked, root: Path) -> str:
                         "name": "onefold check",
                         "semanticVersion": version("onefold"),
                         "informationUri": "https://onefold.example/docs/check.html",
-                        "rules": [_rule(one.id, one.title, one.page) for one in RULES],
+                        "rules": [_rule(one.id, one.title, one.page, preview=one.preview) for one in RULES],
                     }
                 },
                 "automationDetails": {"id": "onefold-check/template/"},
@@ -100,7 +100,7 @@ def sarif(checked: Checked, root: Path) -> str:
     return msgspec.json.format(msgspec.json.encode(log), indent=2).decode() + "\n"
 
 
-def _rule(rule_id: str, title: str, page: str) -> dict[str, Any]:
+def _rule(rule_id: str, title: str, page: str, *, preview: bool) -> dict[str, Any]:
     summary = page.split("## What it does", 1)[1].split("##", 1)[0].strip()
     return {
         "id": rule_id,
@@ -110,7 +110,7 @@ def _rule(rule_id: str, title: str, page: str) -> dict[str, Any]:
         "helpUri": f"https://onefold.example/docs/reference/rule-{rule_id}.html",
         "help": {"text": page, "markdown": page},
         "properties": {
-            "tags": [HARMS[rule_id[:3]].replace(" ", "-")], "precision": _PRECISION,
+            "tags": [HARMS[rule_id[:3]].replace(" ", "-")], "precision": _PRECISION[preview],
         },
     }  # fmt: skip
 
