@@ -64,7 +64,7 @@ def tracing(*, metrics: bool, share: float = 1.0) -> onefold.observe.OpenTelemet
 
 
 def errors() -> onefold.LogSink:
-    """A log of what went wrong: no line for a job that is done."""
+    """A log of what went wrong, with no line for a job that is done, as before workers wrote one."""
     return onefold.LogSink(form="plain", level="warning")
 
 

@@ -22,7 +22,7 @@ from typing import Literal
 
 from benchmarks import trials
 from benchmarks.peers import environment
-from benchmarks.tools import DBOS, ONEFOLD, ONEFOLD_REPEATABLE, TASKIQ
+from benchmarks.tools import DBOS, ONEFOLD, ONEFOLD_LINES, ONEFOLD_REPEATABLE, TASKIQ
 from benchmarks.trials import ROOT, Figures, Tool, TrialFailed
 
 GROUP = 100
@@ -289,7 +289,7 @@ def pairs() -> list[Pair]:
 
 def draining() -> list[Pair]:
     shared, grouped, single = (f"raw, batches of {size}" for size in (SHARED, GROUP, THREADS))
-    alone = "onefold, one worker"
+    alone, quiet = "onefold, one worker", "onefold, without lines"
     commits = (
         "Both make the same durable writes: the claim (lease, record) is synced before a handler runs, then the result, "
         "the record's end and the delete together. onefold's receive is a commit of its own that waits for no disk; raw "
@@ -302,7 +302,9 @@ def draining() -> list[Pair]:
                 Planned(
                     "drain, one worker", "jobs/s", "per_s", ratio_at_least(0.5), shared,
                     note=f"{REPEATABLE} {commits}With up to {GROUP} runs a group, and groups that are ready at one moment "
-                    f"sharing a commit, the worker makes as many synced commits as raw in batches of {SHARED}.",
+                    f"sharing a commit, the worker makes as many synced commits as raw in batches of {SHARED}. Its log has "
+                    "warnings and errors, as in every row of a worker but the one below: workers wrote no line for each job "
+                    "when the page of 21 November was measured.",
                 ),
                 Planned(
                     "drain, beside raw at the group's size", "jobs/s", "per_s", ratio_at_least(0.5), grouped,
@@ -318,6 +320,17 @@ def draining() -> list[Pair]:
                 grouped: partial(raw_drain, batch=GROUP),
                 IN_MEMORY: partial(taskiq, trial=taskiq_drain),
             },
+        ),
+        Pair(
+            partial(onefold_drain, tool=ONEFOLD_LINES),
+            (
+                Planned(
+                    "drain, with a line a job", "jobs/s", "per_s", None, quiet,
+                    note="The default of a worker whose output is not a terminal: a line for each completed job, here into "
+                    "a file. A log of warnings and errors is `sinks=[onefold.LogSink(level='warning')]`.",
+                ),
+            ),
+            {quiet: onefold_drain},
         ),
         Pair(
             partial(onefold_drain, tool=ONEFOLD, count=10_000),

@@ -9,9 +9,13 @@ from __future__ import annotations
 from benchmarks.peers.environment import PYTHON, redis_in_memory, redis_synced
 from benchmarks.trials import Tool
 
-ONEFOLD = Tool("onefold, SQLite", "benchmarks.onefold_tool")
+ONEFOLD = Tool("onefold, SQLite", "benchmarks.onefold_tool", settings={"BENCH_SINK": "errors"})
 ONEFOLD_REPEATABLE = Tool(
-    "onefold, SQLite, repeatable", "benchmarks.onefold_tool", settings={"BENCH_EFFECT": "repeatable"}
+    "onefold, SQLite, repeatable", "benchmarks.onefold_tool",
+    settings={"BENCH_EFFECT": "repeatable", "BENCH_SINK": "errors"},
+)  # fmt: skip
+ONEFOLD_LINES = Tool(
+    "onefold, SQLite, repeatable, a line a job", "benchmarks.onefold_tool", settings={"BENCH_EFFECT": "repeatable"}
 )
 HUEY = Tool("Huey, SQLite", "benchmarks.peers.huey_sqlite", PYTHON)
 TASKIQ = Tool("Taskiq, Redis streams", "benchmarks.peers.taskiq_streams", PYTHON, redis_in_memory)

@@ -101,8 +101,9 @@ def elapsed_ms(command: Sequence[str]) -> float:
 
 
 def process_environment(added: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a measured process. Every program has its byte code, as an installed package has."""
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
         "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
         "PYTHONWARNINGS": "ignore",
         **added,
