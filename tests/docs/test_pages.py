@@ -80,7 +80,7 @@ def kill_in_the_middle(text: str, folder: Path) -> None:
     with worker(f"{start} --until-empty", folder) as second:
         read_until(second, "the courier is thinking")
         output, _ = second.communicate("\n", timeout=30)
-        assert "booked o-slow, run 2" in output
+        assert "booked o-slow, attempt 2" in output
     assert second.returncode == 0
 
 
