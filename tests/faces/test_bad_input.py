@@ -228,8 +228,8 @@ def test_messages_that_a_schedules_handler_returns_are_no_unknown_outcome() -> N
         assert "held" not in world.names()
         yields = "A schedule's handler sends the messages that it yields: yield job.message(payload)."
         assert dead == {
-            "listed": f"listed returned messages, and nothing was sent. {yields}",
-            "lazy": f"lazy returned a generator, and nothing was sent. {yields}",
+            "listed": f"listed returned messages, and no message was sent. {yields}",
+            "lazy": f"lazy returned a generator, and no message was sent. {yields}",
         }
 
 
@@ -257,10 +257,11 @@ def test_a_plain_jobs_messages_and_generators_are_named_as_what_they_are() -> No
         }
         assert said["listed"][0] == "held"
         assert (
-            "listed returned messages, and nothing was sent. The handler ran. Send with ctx.send" in said["listed"][1]
+            "listed returned messages, and no message was sent. The handler ran. Send with ctx.send"
+            in said["listed"][1]
         )
-        assert said["lazy"][0] == "dead-letter"
-        assert "lazy returned a generator, and nothing was sent. Its work is done only when" in said["lazy"][1]
+        assert said["lazy"][0] == "held"
+        assert "lazy returned a generator, and no message was sent. The handler ran; what is left" in said["lazy"][1]
 
 
 def test_what_an_exception_says_cannot_steer_a_terminal() -> None:

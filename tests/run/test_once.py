@@ -885,16 +885,20 @@ async def later(order: str) -> str:
         (lambda: generated_later("o-1"), "async_generator"),
     ],
 )
-def test_a_result_that_is_only_a_promise_of_work_is_refused_and_its_key_is_free(
+def test_a_function_that_ran_and_returned_work_still_to_do_is_not_run_again(
     guard: Callable[..., Any], store: Store, clock: Watched, lazy: Callable[[], Any], name: str
 ) -> None:
     results: list[Any] = [lazy(), "charged"]
     charge = guard(lambda order: results.pop(0))
-    with pytest.raises(onefold.errors.UsageError, match=f"charge returned a {name}\\."):
+    with pytest.raises(
+        onefold.errors.PayloadError, match=f"charge ran and returned a {name}, which cannot be recorded"
+    ):
         charge("o-1")
     stands = standing(store, clock)
-    assert (stands.status, stands.parked, stands.failure.error) == ("failed", False, "UsageError")
-    assert charge("o-1") == "charged"
+    assert (stands.status, stands.parked) == ("unknown", True)
+    with pytest.raises(onefold.errors.OutcomeUnknown):
+        charge("o-1")
+    assert results == ["charged"]
 
 
 class TornError(Exception):

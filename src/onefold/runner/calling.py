@@ -122,28 +122,28 @@ def returned(job: Job[Any, Any], value: object, ctx: Context) -> Outcome:
     for is_last in (False, True):
         try:
             result = job.rules.payload.encode_result(value)
-            break
         except errors.PayloadError as error:
             return _unsent(job, value) or _unstorable("", error)
         except Exception as error:  # noqa: BLE001 - a result's own methods may raise anything; the effect has happened anyway
             if is_last or not is_of_a_signal(error):  # a time limit came too late: the handler has returned
                 return _unstorable(f"The result could not be encoded: {type(error).__name__}: ", error)
-    return outcomes.Success(result=result, outbox=ctx.outbox, counts=ctx.counts)
+        else:
+            return outcomes.Success(result=result, outbox=ctx.outbox, counts=ctx.counts)
+    raise AssertionError("the last try has answered")
 
 
 def _unsent(job: Job[Any, Any], value: object) -> Outcome | None:
-    """The outcome of a handler that returned messages or a generator, as if returning sent them; None for other values."""
+    """The outcome of a handler that returned messages, or an iterator over something; None for other values."""
     lazy = isinstance(value, Iterator)
     some = value if isinstance(value, list | tuple | set) else (value,)
     if not lazy and not any(isinstance(one, Outgoing) for one in some):
         return None
-    what = f"{job.name} returned {'a ' + type(value).__qualname__ if lazy else 'messages'}, and nothing was sent."
+    what = f"{job.name} returned {'a ' + type(value).__qualname__ if lazy else 'messages'}, and no message was sent."
     if job.ticks:
         what += " A schedule's handler sends the messages that it yields: yield job.message(payload)."
     elif lazy:
-        what += (
-            " Its work is done only when somebody iterates over it. Return the values themselves, for example a list."
-        )
+        what += " The handler ran; what is left in it never runs. Return the values themselves, for example a list."
+        return Unstorable(summary=what)
     else:
         what += " The handler ran. Send with ctx.send(job, payload), and return None or a value that JSON can hold."
         return Unstorable(summary=what)

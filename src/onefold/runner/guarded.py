@@ -33,7 +33,7 @@ from onefold.interrupts import ignored, is_of_a_signal, let_through, stems_from_
 from onefold.options import check_choice
 from onefold.record import decisions, guard
 from onefold.record.attempt import Commit, Facts
-from onefold.record.delivery import Backoff, Failed, NotStarted, Outcome, Policy, Success, Unstorable, completion
+from onefold.record.delivery import Backoff, NotStarted, Outcome, Policy, Success, Unstorable, completion
 from onefold.record.failures import classify
 from onefold.record.keys import KeyFunction
 from onefold.record.lease import trusted_until_ms
@@ -375,7 +375,6 @@ class GuardedFunction:
 
         Raises:
             PayloadError: the result cannot be stored; the effect happened, and the outcome is parked for a person.
-            UsageError: the result is an iterator or an awaitable; the key is free.
             LeaseLost: another call took the operation over; its result counts.
             OutcomeUnknown: the store could not be written for a while; the effect happened, but has no record.
         """
@@ -391,9 +390,7 @@ class GuardedFunction:
         except Exception as raised:  # noqa: BLE001 - a result's own methods may raise anything
             error = once_reports.unencoded(raised)
             if isinstance(value, once_reports.LAZY):
-                refused = once_reports.lazy_result(self.name, value)
-                self._end(begun, Failed(kind="permanent", error="UsageError", summary=refused.what))
-                raise refused from None
+                error = once_reports.lazy_result(self.name, value)
             self._end(begun, Unstorable(summary=kept_text(error)))
             raise once_reports.not_recorded(begun.hold.key, error) from error.__cause__
         refusal: errors.TransientError | None = None

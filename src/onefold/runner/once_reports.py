@@ -97,13 +97,13 @@ def unencoded(error: Exception) -> errors.PayloadError:
     return unstorable
 
 
-def lazy_result(name: str, value: object) -> errors.UsageError:
-    """The error for a result whose work is not done yet, such as a generator."""
+def lazy_result(name: str, value: object) -> errors.PayloadError:
+    """The error for a result such as a generator. The function has returned, so that its effect may have happened."""
     if inspect.iscoroutine(value):
         value.close()  # nothing will await it
-    return errors.UsageError(
-        f"{name} returned a {type(value).__name__}.",
-        meaning="Its work is done when the caller iterates or awaits it, unseen by onefold.once. The key is free.",
+    return errors.PayloadError(
+        f"{name} ran and returned a {type(value).__name__}, which cannot be recorded.",
+        meaning="Work that is left in it is done when the caller iterates or awaits it, unseen by onefold.once.",
         todo="Return the values themselves, for example a list, or decorate an `async def`.",
     )
 
