@@ -136,6 +136,10 @@ class _Checking:
         for file, error in collected.broken.items():
             self._unread.append(Unread(file, error.what, error.todo, is_named=file in named))
         findings: dict[tuple[object, ...], Finding] = {}
+        texts = {
+            **{facts.document.file: facts.document.text for facts in read.values()},
+            **collected.code.texts,
+        }
         for file, facts in read.items():
             model = model_of(facts)
             handlers = {
@@ -146,9 +150,9 @@ class _Checking:
             found = [
                 self._worded(one, facts.document) for one in self._in_template(Joined(model=model, handlers=handlers))
             ]
-            findings |= self._in_order(self._suppressed(found, facts.document, collected.code.texts))
+            findings |= self._in_order(self._suppressed(found, facts.document, texts))
         found = [one for rule in self._rules if rule.in_code is not None for one in rule.in_code(collected.code)]
-        findings |= self._in_order(self._suppressed(found, None, collected.code.texts))
+        findings |= self._in_order(self._suppressed(found, None, texts))
         return Checked(
             files=tuple(self.templates),
             apps=tuple(self.documents),
@@ -190,9 +194,7 @@ class _Checking:
         for one in found:
             file = one.source.file
             if file not in lines:
-                is_own = document is not None and document.file == file and file not in texts
-                text = document.text if is_own and document is not None else texts.get(file, "")
-                lines[file] = text.splitlines()
+                lines[file] = texts.get(file, "").splitlines()
             reason = beside(one, lines[file], self._today)
             if reason is None and document is not None:
                 reason = in_metadata(one, document.data, self._today)

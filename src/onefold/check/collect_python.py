@@ -23,7 +23,7 @@ from onefold.check.collect_calls import calls_of, given
 from onefold.check.collect_keys import Keys
 from onefold.check.collect_work import Work
 from onefold.check.findings import Source
-from onefold.check.python_modules import FUNCTION, Module, Modules, last_name
+from onefold.check.python_modules import FUNCTION, Inside, Module, Modules, last_name
 from onefold.check.python_values import Roles, Value, Values
 from onefold.errors import OnefoldError
 
@@ -51,11 +51,18 @@ _UNITS_OF_TIME: Final = {"from_seconds": 1, "from_minutes": 60, "from_hours": 3_
 
 
 class Entry(Struct, frozen=True):
-    """A function that a template gives messages of a queue to: the file, the folder of its code, the function's name."""
+    """A function that a template gives messages of a queue to.
+
+    Attributes:
+        file: with the function. root: the folder of its code. function: its name.
+        text, inside: of code that is written in the template.
+    """
 
     file: Path
     root: Path
     function: str
+    text: str = ""
+    inside: Inside | None = None
 
 
 class Collected(Struct, frozen=True, kw_only=True):
@@ -75,11 +82,11 @@ def collect_python(files: Iterable[tuple[Path, Path]], entries: Sequence[Entry] 
     """
     modules = Modules()
     broken: dict[str, OnefoldError] = {}
-    for path, root in (*files, *((one.file, one.root) for one in entries)):
+    for one in (*(Entry(path, root, "") for path, root in files), *entries):
         try:
-            modules.read(path, root)
+            _module(one, modules)
         except OnefoldError as error:
-            broken[str(path)] = error
+            broken[str(one.file) if one.inside is None else one.inside.source.file] = error
     return _Collection(modules, entries).collected(broken)
 
 
@@ -109,7 +116,7 @@ class _Collection:
         calls = {one.position: one for unit in units for one in calls_of(unit, self._values)}
         inside = {one.source for handler in handlers.values() for one in handler.keys}
         code = Code(
-            texts={one.file: one.text for one in self._modules.all()},
+            texts={one.file: one.text for one in self._modules.all() if one.inside is None},
             handlers=tuple(sorted(handlers.values(), key=lambda one: (one.file, one.source.start_line))),
             calls=tuple(calls.values()),
             keys=tuple(one for unit in units for one in self._keys.of_onefold(unit) if one.source not in inside),
@@ -126,7 +133,7 @@ class _Collection:
 
     def _entry(self, entry: Entry) -> Unit | None:
         try:
-            module = self._modules.read(entry.file, entry.root)
+            module = _module(entry, self._modules)
         except OnefoldError:
             return None
         value = self._values.named(entry.function, module.top, 0)
@@ -343,12 +350,18 @@ class _Collection:
         return bool({one.lower() for one in names} & {"broker_transport_options", "celery_broker_transport_options"})
 
 
+def _module(entry: Entry, modules: Modules) -> Module:
+    if entry.inside is None:
+        return modules.read(entry.file, entry.root)
+    return modules.add(entry.file, entry.root, entry.text, entry.inside)
+
+
 def _follow_imports(modules: Modules) -> None:
     """Read the local files that the files import, and those that these import."""
-    seen: set[Path] = set()
-    while waiting := [one for one in modules.all() if one.path not in seen]:
+    seen: set[Module] = set()
+    while waiting := [one for one in modules.all() if one not in seen]:
         for module in waiting:
-            seen.add(module.path)
+            seen.add(module)
             for node in module.parents:
                 if isinstance(node, ast.ImportFrom):
                     modules.imported(module, node.module or "", node.level)

@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from onefold.check.code_facts import Argument, Call, Handler
 from onefold.check.collect_python import Entry
-from onefold.check.facts import LocalCode, TemplateFacts
+from onefold.check.facts import FunctionFacts, InlineCode, LocalCode, TemplateFacts
 from onefold.check.model import Function, Mapping, Model, Queue
+from onefold.check.python_modules import Inside
 
 
 class Joined(Struct, frozen=True, kw_only=True):
@@ -73,10 +74,31 @@ def entries_of(facts: TemplateFacts) -> dict[str, Entry]:
     mapped = {one.function for one in facts.mappings}
     found: dict[str, Entry] = {}
     for one in facts.functions:
+        function = one.handler.rpartition(".")[2]
         if one.name in mapped and isinstance(one.code, LocalCode):
             file, root = (_beside(path, facts.file) for path in (one.code.file, one.code.directory))
-            found[one.name] = Entry(file, root, one.handler.rpartition(".")[2])
+            found[one.name] = Entry(file, root, function)
+        elif one.name in mapped and isinstance(one.code, InlineCode):
+            inside = _inside(one, one.code.text, facts)
+            path = Path(facts.file).parent / f"{one.logical_id}.py"  # it has no file, and imports nothing beside it
+            found[one.name] = Entry(path, path, function, one.code.text, inside)
     return found
+
+
+def _inside(function: FunctionFacts, text: str, facts: TemplateFacts) -> Inside:
+    """Where inline code is in a template: its lines, where it is a block of YAML."""
+    document = facts.document
+    key = ("InlineCode",) if document.has((*function.location.parts, "InlineCode")) else ("Code", "ZipFile")
+    source = document.source((*function.location.parts, *key))
+    written, code = document.text.split("\n")[source.start_line :], text.rstrip("\n").split("\n")
+    first = next((number for number, line in enumerate(code) if line.strip()), 0)
+    if len(written) <= first or not written[first].endswith(code[first]):
+        return Inside(source, None, 0)
+    columns = len(written[first]) - len(code[first])
+    is_block = not written[first][:columns].strip() and all(
+        len(shown) >= len(line) or "${" in shown for shown, line in zip(written, code, strict=False)
+    )
+    return Inside(source, source.start_line if is_block else None, columns)
 
 
 def _beside(path: Path, template: str) -> Path:

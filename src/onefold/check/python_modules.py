@@ -41,6 +41,18 @@ _KNOWN: Final = frozenset(
 )
 
 
+class Inside(Struct, frozen=True):
+    """Where a module is that is written inside another file, a template.
+
+    Attributes:
+        source: of the whole of it. lines, columns: what is added to its own; None: its pieces cannot be told apart there.
+    """
+
+    source: Source
+    lines: int | None
+    columns: int
+
+
 class Binding(Struct, frozen=True):
     """One way in which a name gets its value.
 
@@ -97,10 +109,11 @@ class Module:
         of_self: for each class the values that are assigned to attributes of `self`, by the attribute's name.
     """
 
-    def __init__(self, path: Path, root: Path, text: str, tree: ast.Module) -> None:
+    def __init__(self, path: Path, root: Path, text: str, tree: ast.Module, inside: Inside | None = None) -> None:
         self.path = path
         self.root = root
-        self.file = str(path)
+        self.inside = inside
+        self.file = str(path) if inside is None else inside.source.file
         self.text = text
         self.tree = tree
         self.lines = text.split("\n")
@@ -155,7 +168,12 @@ class Module:
         else:
             end = _characters(text, end_column)
         begin = _characters(text, column)
-        return Source(self.file, line, begin + 1, line, max(end, begin) + 1)
+        if self.inside is None:
+            return Source(self.file, line, begin + 1, line, max(end, begin) + 1)
+        if self.inside.lines is None:
+            return self.inside.source
+        line, columns = line + self.inside.lines, self.inside.columns
+        return Source(self.file, line, begin + 1 + columns, line, max(end, begin) + 1 + columns)
 
     def text_of(self, node: ast.AST | None, chars_max: int = 60) -> str:
         """A node as it is written, on one line, shortened; "" for None."""
@@ -218,6 +236,15 @@ class Modules:
         module = self._read[place] = parsed(path, root)
         return module
 
+    def add(self, path: Path, root: Path, text: str, inside: Inside) -> Module:
+        """A module that is written inside another file; `path` is what it would be called. Errors as `read`."""
+        place = Path(f"{path.resolve()}:{inside.source}")
+        if self._read.get(place) is None:
+            self._read[place] = module_of(path, root, text, inside)
+        found = self._read[place]
+        assert found is not None
+        return found
+
     def quietly(self, path: Path, root: Path) -> Module | None:
         """A file that an import leads to; what is wrong with it is kept in `unread`."""
         if self._read.get(path.resolve(), self) is None:
@@ -232,6 +259,8 @@ class Modules:
 
     def imported(self, module: Module, dotted: str, level: int) -> Module | None:
         """The local file that an import leads to; None where there is none."""
+        if module.inside is not None:
+            return None
         key = (module.path.parent, module.root, dotted, level)
         if key not in self._imported:
             self._imported[key] = self._found(module, [part for part in dotted.split(".") if part], level)
@@ -304,16 +333,20 @@ def parsed(path: Path, root: Path) -> Module:
     return module_of(path, root, text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
-def module_of(path: Path, root: Path, text: str) -> Module:
+def module_of(path: Path, root: Path, text: str, inside: Inside | None = None) -> Module:
     """A module out of a text; errors as `Modules.read`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the user's escapes and comparisons; linters report those
             tree = ast.parse(text, filename=str(path))
-        return Module(path, root, text, tree)
+        return Module(path, root, text, tree, inside)
     except SyntaxError as error:
+        where = f"{path}:{error.lineno or 1}"
+        if inside is not None:
+            line = inside.source.start_line if inside.lines is None else (error.lineno or 1) + inside.lines
+            where = f"{inside.source.file}:{line}"
         raise UsageError(
-            f"{path}:{error.lineno or 1} is not Python {sys.version_info.major}.{sys.version_info.minor}: {error.msg}.",
+            f"{where} is not Python {sys.version_info.major}.{sys.version_info.minor}: {error.msg}.",
             meaning="Nothing of this file was checked.",
             todo="Correct the line, or run onefold under a Python that knows it.",
         ) from None
