@@ -51,7 +51,8 @@ def never_answers(joined: Joined) -> Iterator[Finding]:
     """DUP005."""
     for mapping, handler in joined.mapped():
         batch_size = mapping.batch_size.value
-        if mapping.reports_failures is not True or handler.answer != "never" or batch_size is None or batch_size < 2:
+        is_asked = mapping.reports_failures is True and batch_size is not None and batch_size > 1
+        if not is_asked or handler.answer != "never" or not handler.acts:
             continue
         hides = bool(handler.swallowed)
         yield Finding(

@@ -166,7 +166,7 @@ class Handler(Struct, frozen=True, kw_only=True):
         functions: what it may call, its own name among them; with `module.name` of each, for `Call.function` and the others.
         is_guarded: something in it may keep a second delivery from doing the work again.
         registers_context: somewhere a Lambda context is registered with a configuration of Powertools' idempotency.
-        is_certain: a template or its own code says that the messages are SQS's.
+        acts: it does something that may fail.
     """
 
     name: str
@@ -174,6 +174,7 @@ class Handler(Struct, frozen=True, kw_only=True):
     source: Source
     answer: Literal["reports", "never", "unknown"]
     is_powertools: bool
+    acts: bool
     functions: frozenset[str]
     is_guarded: bool
     registers_context: bool

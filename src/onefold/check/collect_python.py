@@ -23,6 +23,7 @@ from onefold.check.collect_calls import calls_of, given
 from onefold.check.collect_keys import Keys
 from onefold.check.collect_work import Work
 from onefold.check.findings import Source
+from onefold.check.python_effects import Effects
 from onefold.check.python_modules import FUNCTION, Inside, Module, Modules, last_name
 from onefold.check.python_values import Roles, Value, Values
 from onefold.errors import OnefoldError
@@ -100,6 +101,7 @@ class _Collection:
         self._work = Work(self._graph, self._keys)
         self._answers = Answers(self._graph)
         self._swallowing = Swallowing(self._graph)
+        self._effects = Effects(values)
         self._entries = {one: unit for one in entries if (unit := self._entry(one)) is not None}
 
     def collected(self, broken: dict[str, OnefoldError]) -> Collected:
@@ -227,6 +229,7 @@ class _Collection:
             file=unit.module.file,
             source=unit.module.source(unit.node),
             answer=answer,
+            acts=any(self._effects.acts(one.node, one.module) is not None for one in reach),
             is_powertools=self._answers.is_powertools(reach),
             functions=frozenset(one.id for one in reach),
             is_guarded=bool(idempotency) or any(_may_guard(one) for one in reach),
