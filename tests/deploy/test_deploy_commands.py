@@ -160,12 +160,17 @@ def test_a_stack_is_moved_to_layout_2_and_never_back(shop: Shop, session: Sessio
     table = f"{shop.prefix}shop"
     url = f"aws://{REGION}?table={table}&endpoint={endpoint}"
     key, done = RecordKey("", "book", "o-1"), Complete(result=b'"booked"', expires_at_ms=KEPT_MS + NOW)
-    assert shop.deploy("--yes")[0] == 0
+    assert shop.deploy("--yes", "--layout", "1")[0] == 0
+    assert shop.diff()[0] == 0, "its layout is seen"
     old = urls.open_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
     (answer,) = old.claim([ask(key)], NOW)
     assert isinstance(answer, Claimed)
     assert old.write([(answer.hold, done)], NOW) == [True]
 
+    code, out, err = shop.deploy("--yes")
+    assert code == 0, err
+    assert "No changes" in out
+    assert f"The records in table {table} keep layout 1." in err
     code, _, err = shop.deploy("--yes", "--layout", "2")
     assert code == 1, err
     assert f"onefold records migrate dynamodb://{REGION}/{table}" in err
@@ -176,8 +181,9 @@ def test_a_stack_is_moved_to_layout_2_and_never_back(shop: Shop, session: Sessio
     code, out, err = shop.run("records", "migrate", url, "--yes")
     assert code == 0, err
     assert "1 record moved and compared. The table has layout 2 from now on." in out
-    code, out, err = shop.deploy("--yes", "--layout", "2")
+    code, out, err = shop.deploy("--yes")
     assert code == 0, err
+    assert "No changes" not in out, "a table that was moved is seen, too"
     (name,) = [
         one["FunctionName"]
         for one in session.client("lambda").list_functions()["Functions"]
@@ -190,7 +196,7 @@ def test_a_stack_is_moved_to_layout_2_and_never_back(shop: Shop, session: Sessio
     assert isinstance(answer, Completed)
     assert answer.result == done.result
 
-    code, _, err = shop.deploy("--yes")
+    code, _, err = shop.deploy("--yes", "--layout", "1")
     assert code == 1
     assert "Add --layout 2" in err
     assert "The table has layout 2." in shop.run("records", "migrate", url, "--yes")[1]
@@ -347,7 +353,7 @@ def test_without_credentials_the_next_step_is_said(shop: Shop, monkeypatch: pyte
         monkeypatch.delenv(name)
     code, _, err = shop.deploy("--dry-run")
     assert code == 1
-    assert "There are no AWS credentials for s3:ListBucket" in err
+    assert "There are no AWS credentials for cloudformation:DescribeStacks" in err
     assert "AWS_PROFILE" in err
 
 

@@ -34,6 +34,7 @@ OPERATORS = {
 
 PAGE = Path(__file__).parents[2] / "docs" / "iam.md"
 MINE = "arn:{partition}:sqs:{region}:{account}:"
+TABLE = "arn:{partition}:dynamodb:{region}:{account}:table/prod-mail"
 
 
 def test_the_demos_role() -> None:
@@ -93,7 +94,8 @@ def test_each_function_reaches_its_own_things_only() -> None:
         "TakeFromItsQueue": (f"{MINE}prod-letters",),
         "PutAside": (f"{MINE}prod-letters-held", f"{MINE}prod-lost"),
         "SendOn": (f"{MINE}prod-Cards_2", f"{MINE}prod-letters", f"{MINE}prod-orders.fifo"),
-        "KeepRecords": ("arn:{partition}:dynamodb:{region}:{account}:table/prod-mail",),
+        "KeepRecords": (TABLE,),
+        "CountRecords": (TABLE,),
         "MovePayloads": ("arn:{partition}:s3:::big-bodies/mail/*",),
         "MissPayloads": ("arn:{partition}:s3:::big-bodies",),
         "WriteLogs": ("arn:{partition}:logs:{region}:{account}:log-group:/aws/lambda/prod-mail-letters:*",),
@@ -103,7 +105,8 @@ def test_each_function_reaches_its_own_things_only() -> None:
         "TakeFromItsQueue": (f"{MINE}prod-orders.fifo",),
         "PutAside": (f"{MINE}prod-lost.fifo", f"{MINE}prod-orders-held.fifo"),
         "SendOn": (f"{MINE}prod-letters", f"{MINE}prod-orders.fifo"),
-        "KeepRecords": ("arn:{partition}:dynamodb:{region}:{account}:table/prod-mail",),
+        "KeepRecords": (TABLE,),
+        "CountRecords": (TABLE,),
         "MovePayloads": ("arn:{partition}:s3:::big-bodies/mail/*",),
         "MissPayloads": ("arn:{partition}:s3:::big-bodies",),
         "WriteLogs": ("arn:{partition}:logs:{region}:{account}:log-group:/aws/lambda/prod-mail-orders-fifo:*",),

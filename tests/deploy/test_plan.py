@@ -241,7 +241,7 @@ def test_an_app_without_queues_is_refused() -> None:
 def test_an_aws_url_has_made_its_choices_and_its_endpoint_stays_here() -> None:
     url = "aws://eu-west-1?table=shop&prefix=dev-&payloads=bodies/shop&endpoint=http://127.0.0.1:4566&create=yes"
     stack = stack_of(url)
-    assert stack == Stack(prefix="dev-", table="shop", payloads="bodies/shop")
+    assert stack == Stack(prefix="dev-", table="shop", layout=1, payloads="bodies/shop")
     assert engine_url(stack, "dev-shop") == "aws://{region}?payloads=bodies/shop&prefix=dev-&table=shop"
 
 

@@ -169,7 +169,7 @@ def test_messages_for_later_need_group_and_role_and_functions_may_make_their_sch
     found = timed.planned(Stack(prefix="p-", later=True))
     assert (
         found.url
-        == "aws://{region}?prefix=p-&table=p-books&later=p-books&later_role={role_arn.Scheduler}&later_dead=p-books-late-dead"
+        == "aws://{region}?layout=2&prefix=p-&table=p-books&later=p-books&later_role={role_arn.Scheduler}&later_dead=p-books-late-dead"
     )
     for function in found.functions:
         by_sid = {one.sid: one for one in function.statements}
@@ -198,7 +198,7 @@ def test_an_app_without_fifo_queues_gets_no_queue_for_what_could_not_be_sent_to_
     app = onefold.App("plain")
     app.queue("orders")
     found = plan(app.name, "shop:app", AppDeclarations(queues=app.queues.values(), jobs=()), Stack(later=True))
-    assert found.url == "aws://{region}?table=plain&later=plain&later_role={role_arn.Scheduler}"
+    assert found.url == "aws://{region}?layout=2&table=plain&later=plain&later_role={role_arn.Scheduler}"
     assert not any("late" in one.settings.name for one in found.queues)
 
 
@@ -215,7 +215,7 @@ def test_without_schedules_and_messages_for_later_there_is_nothing() -> None:
     app = onefold.App("plain")
     app.queue("orders")
     assert planned(app).scheduling is None
-    assert engine_url(Stack(), "plain") == "aws://{region}"
+    assert engine_url(Stack(), "plain") == "aws://{region}?layout=2"
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------

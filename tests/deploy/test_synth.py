@@ -64,7 +64,9 @@ def test_the_template_goes_to_standard_output_and_nothing_else_does(synth: Synth
     assert names(template) == ["orders", "orders-dead", "orders-held"]
     function = template["Resources"]["OrdersFunction"]["Properties"]
     assert function["Handler"] == "shop.handler"
-    assert function["Environment"]["Variables"]["ONEFOLD_URL"] == {"Fn::Sub": "aws://${AWS::Region}?table=shop"}
+    assert function["Environment"]["Variables"]["ONEFOLD_URL"] == {
+        "Fn::Sub": "aws://${AWS::Region}?layout=2&table=shop"
+    }
 
 
 def test_json_is_the_same_document(synth: Synth) -> None:
@@ -121,6 +123,51 @@ def test_a_file_is_written_and_what_is_in_it_is_said(synth: Synth, tmp_path: Pat
     code, _, err = synth("shop:app", "--output", "nowhere/template.json")
     assert code == 1
     assert "nowhere/template.json cannot be written: No such file or directory." in err
+
+
+@pytest.mark.parametrize("form", ["cloudformation", "yaml", "terraform"])
+def test_a_new_table_has_layout_2_and_a_file_that_is_replaced_keeps_its_own(
+    synth: Synth, tmp_path: Path, form: str
+) -> None:
+    def written(*words: str) -> str:
+        code, _, err = synth("shop:app", "--format", form, "--output", "stack", *words)
+        assert code == 0, err
+        return (tmp_path / "stack").read_text()
+
+    assert "layout=2&table=shop" in written()
+    assert "~day#*" in written(), "history is spread, and a role may write it"
+    (tmp_path / "stack").unlink()
+    assert "layout=2" not in written("--layout", "1")
+    again = written()
+    assert "layout=2" not in again
+    assert "LeadingKeys" not in again
+    assert "layout=2&table=shop" in written("--layout", "2"), "after its records were moved"
+    assert "layout=2&table=shop" in written()
+
+
+def test_an_aws_url_without_a_layout_means_layout_1(synth: Synth, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEFOLD_URL", "aws://eu-west-1?table=records")
+    assert "layout" not in synth("shop:app")[1]
+    monkeypatch.setenv("ONEFOLD_URL", "aws://eu-west-1?table=records&layout=2")
+    assert "layout=2" in synth("shop:app")[1]
+
+
+def test_a_function_under_once_that_no_role_lets_write_is_said(synth: Synth) -> None:
+    guarded = (
+        SHOP.replace("import onefold\n", "import onefold\nfrom onefold.options import Function\n")
+        + """
+@onefold.once(key="{id}", store=onefold.store("sqlite://:memory:"), name="charge_card")
+def charge(id):
+    pass
+"""
+    )
+    _, _, err = synth("shop:app", source=guarded)
+    assert "@onefold.once is on charge_card, which Function(guards=[...]) does not name" in err
+    assert synth("shop:app", "--layout", "1")[2] == ""
+    named = guarded.replace('app.queue("orders")', 'app.queue("orders", function=Function(guards=["charge_card"]))')
+    code, out, err = synth("shop:app", source=named)
+    assert (code, err) == (0, "")
+    assert "charge_card#*" in out
 
 
 def test_choices_of_the_environments_url_hold_unless_the_command_line_says_otherwise(

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,7 +26,6 @@ from onefold.deploy.changes import Difference, StackEvent, StackState, differenc
 from onefold.deploy.existing import Holder, Looking
 from onefold.deploy.plan import DeployPlan
 from onefold.deploy.stack import stack_of
-from onefold.engines.aws.dynamodb.items import MARKER
 from onefold.engines.urls import url_parts
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ class Deployment:
 
         Raises:
             UsageError: no bucket, or one in another region; not a topic's ARN; the stack is in a state that allows no
-                deployment, or its records have another layout.
+                deployment, or the table's records have another layout.
             NotFoundError: the bucket does not exist.
         """
         if self.plan.functions and not bucket:
@@ -189,33 +188,38 @@ class Deployment:
             apply.check_bucket(self._session.client("s3"), bucket, self.location.region, self._errors)
         state = self._live.stack_state()
         self._live.refuse(state)
-        self._check_layout(state)
+        self._check_layout()
 
-    def _check_layout(self, state: StackState) -> None:
+    def layout(self) -> Literal[1, 2] | None:
+        """The layout of the records that the plan's table has; None if there is none yet, or no such table.
+
+        An empty table has the layout that the stack's functions were given.
+
+        Raises:
+            UsageError: not allowed. TransientError: AWS failed temporarily.
+        """
+        table = self.plan.table
+        if table is None:
+            return None
+        url = self._live.stack_state().outputs.get("EngineUrl")
+        deployed = None if url is None else stack_of(url)
+        return self._looking.layout(table) or (deployed.layout if deployed and deployed.table == table else None)
+
+    def _check_layout(self) -> None:
         """Refuse to give the functions of a stack a layout other than the one their table has."""
-        url = state.outputs.get("EngineUrl")
-        wanted = self.plan.stack.layout
-        if url is None or self.plan.table is None or stack_of(url).table != self.plan.table:
-            return  # a new stack, or another table
-        has = stack_of(url).layout
+        has, wanted = self.layout(), self.plan.stack.layout
         if has == 2 != wanted:
             raise errors.UsageError(
-                f"The records of stack {self.location.stack} have layout 2, and layout 1 was asked for.",
-                meaning="Its functions would refuse every message.",
+                f"The records in table {self.plan.table} have layout 2, and layout 1 was asked for.",
+                meaning="The stack's functions would refuse every message.",
                 todo="Add --layout 2, or layout=2 to the app's URL.",
             )
-        if has == 1 != wanted and not self._is_migrated(self.plan.table):
+        if has == 1 != wanted:
             raise errors.UsageError(
-                f"The records of stack {self.location.stack} have layout 1, and layout 2 was asked for.",
-                meaning="Its functions would not find what is done, and would refuse every message.",
+                f"The records in table {self.plan.table} have layout 1, and layout 2 was asked for.",
+                meaning="The stack's functions would not find what is done, and would refuse every message.",
                 todo=f"Move them first: onefold records migrate dynamodb://{self.location.region}/{self.plan.table}",
             )
-
-    def _is_migrated(self, table: str) -> bool:
-        client = self._session.client("dynamodb")
-        with self._errors("dynamodb:GetItem", f"table {table}"):
-            item = client.get_item(TableName=table, Key=MARKER, ConsistentRead=True).get("Item", {})
-        return "moving" not in item and bool(item.get("layout") == {"N": "2"})
 
     def upload(self, package: Path, sha256: str, bucket: str, report: Report) -> Uploaded:
         """Put the archive into the bucket, under its hash.

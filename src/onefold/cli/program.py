@@ -62,7 +62,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     ),
     "names": ("onefold.cli.commands.jobs", "names_command", "Which app owns which job name: list, give."),
     "records": (
-        "onefold.cli.commands.deploy",
+        "onefold.cli.commands.records",
         "records_command",
         "The table of records on DynamoDB: move it to layout 2.",
     ),

@@ -29,6 +29,7 @@ from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import ALARMS, LOG_DAYS, Stack, stack_of
 from onefold.observe.emf import EmfSink
 from onefold.observe.sinks import LogSink
+from onefold.runtime.names import guarded_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,7 +40,9 @@ _OPTIONS = (
     click.option("--prefix", metavar="TEXT", help="Prefix of every name on AWS, for example prod-."),
     click.option("--table", metavar="NAME", help="Name of the record table; by default prefix and app."),
     click.option(
-        "--layout", type=click.Choice(["1", "2"]), help="Layout of a table's records: 2 for new tables; by default 1."
+        "--layout",
+        type=click.Choice(["1", "2"]),
+        help="Layout of a table's records; by default that of the table, 2 if new.",
     ),
     click.option("--records", metavar="URL", help="Records elsewhere (redis://, postgresql://) instead of a table."),
     click.option("--payloads", metavar="BUCKET/PREFIX", help="Where bodies over the queue's limit go."),
@@ -181,7 +184,12 @@ def planned(app: str | None, choices: Choices) -> DeployPlan:
         _check_handler(function.settings.handler, word)
     if found.functions:
         _check_url(loaded, found)
-    return found
+    return replace(found, notes=(*found.notes, *_guards_left_out(found)))
+
+
+def leaves_layout_open(app: str, choices: Choices) -> bool:
+    """Whether neither the options nor the app's URL name the layout of the table; a URL of AWS without it names 1."""
+    return not choices["layout"] and not target.load(app).url.startswith("aws://")
 
 
 def planned_document(app: str) -> tuple[Document, list[Path]]:
@@ -261,6 +269,21 @@ def _tags(words: Iterable[str]) -> dict[str, str]:
             raise click.UsageError(f"--tag {word!r} is not written NAME=VALUE.")
         found[name] = value
     return found
+
+
+def _guards_left_out(found: DeployPlan) -> list[str]:
+    """A note on functions under `@once` in the app's folder, whose records no role may write; there is none in layout 1."""
+    if found.table is None or found.stack.layout == 1 or not found.functions:
+        return []
+    home = getattr(sys.modules[found.target.partition(":")[0]], "__file__", None)
+    if home is None:
+        return []
+    said = {name for one in found.functions for name in one.options.guards}
+    left_out = [name for name in guarded_names(os.path.dirname(home)) if name not in said]
+    if not left_out:
+        return []
+    names = f"@onefold.once is on {', '.join(left_out)}, which Function(guards=[...]) does not name"
+    return [f"{names}: a function that keeps such records in table {found.table} is refused them."]
 
 
 def _check_url(app: App, found: DeployPlan) -> None:

@@ -13,12 +13,14 @@ DescribeStackResources, PhysicalResourceId; SQS, DynamoDB and EventBridge APIs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct
 
+from onefold import errors
 from onefold.deploy.apply import Translating
 from onefold.deploy.changes import HOLDS
+from onefold.engines.aws.dynamodb.items import MARKER
 
 if TYPE_CHECKING:
     from onefold.engines.aws.session import Session
@@ -91,6 +93,24 @@ class Looking:
             if one is not None:
                 found.append(one)
         return found
+
+    def layout(self, table: str) -> Literal[1, 2] | None:
+        """The layout of a table's records; None if it is new: it does not exist, or nothing has been written to it.
+
+        Raises:
+            UsageError: not allowed. TransientError: AWS failed temporarily.
+        """
+        client = self._session.client("dynamodb")
+        try:
+            with self._errors("dynamodb:GetItem", f"table {table}"):
+                marker = client.get_item(TableName=table, Key=MARKER, ConsistentRead=True).get("Item")
+            if marker is not None:
+                return 2 if "moving" not in marker and marker.get("layout") == {"N": "2"} else 1
+            with self._errors("dynamodb:Scan", f"table {table}"):
+                has_items = client.scan(TableName=table, Select="COUNT", Limit=1, ConsistentRead=True)["Count"]
+        except errors.NotFoundError:
+            return None
+        return 1 if has_items else None
 
     def _look(self, logical_id: str, resource: Mapping[str, Any], name: str, *, counted: bool) -> Holder | None:
         from botocore.exceptions import ClientError

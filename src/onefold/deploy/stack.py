@@ -66,7 +66,8 @@ class Stack(Struct, frozen=True, kw_only=True):
     Args:
         prefix: prefix of every name on AWS, for example `prod-`.
         table: name of the table of records; by default prefix and app.
-        layout: of the table's records; 2 is for new or migrated tables, and lets a function write only its own jobs'.
+        layout: of the table's records. 2 spreads them over partitions and lets a function write only its own jobs';
+            1 is for tables that were made with it and have not been migrated.
         records: URL of another store (`redis://`, `postgresql://`) instead of a table.
         payloads: `bucket/prefix` for bodies over the queue's limit; None: they are refused.
         kms_key: ARN of your own key for queues, table, logs and variables; None: AWS's keys.
@@ -88,7 +89,7 @@ class Stack(Struct, frozen=True, kw_only=True):
 
     prefix: str = ""
     table: str | None = None
-    layout: Literal[1, 2] = 1
+    layout: Literal[1, 2] = 2
     records: str | None = None
     payloads: str | None = None
     kms_key: str | None = None
@@ -201,6 +202,14 @@ def stack_of(url: str) -> Stack:
         later=location.later_group is not None,
         payloads=f"{location.bucket}/{location.folder}".rstrip("/") if location.bucket else None,
     )
+
+
+def written_layout(text: str) -> Literal[1, 2] | None:
+    """The layout in a template or module that was written before: that of the engine's URL in it; None if it has none."""
+    found = re.search(r"aws://[^\s\"']*", text)
+    if found is None:
+        return None
+    return 2 if re.search(r"[?&]layout=2\b", found[0]) else 1
 
 
 def engine_url(stack: Stack, group: str, late_dead: str | None = None) -> str:

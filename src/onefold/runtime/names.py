@@ -182,3 +182,12 @@ def declare(
         text += " operation, whatever other values the functions use; give each a name= of its own, or both the same."
         warnings.warn(text, stacklevel=3)
     on_store[name].alive.add(guarded)
+
+
+def guarded_names(folder: str) -> list[str]:
+    """The names of this process's functions under `@once` that are defined in a folder, or below it, sorted."""
+    spaces = [*_by_store.values(), *_by_location.values()]
+    inside = os.path.join(os.path.realpath(folder), "")
+    return sorted(
+        {name for space in spaces for name, one in space.items() if one.alive and one.file.startswith(inside)}
+    )

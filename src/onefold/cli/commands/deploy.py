@@ -1,11 +1,10 @@
-"""`onefold package`, `deploy`, `synth`, `diff`, `records`: an app's zip, template, stack and table.
+"""`onefold package`, `deploy`, `synth`, `diff`: an app's zip, template and stack.
 
 Output and questions only: `deploy/package.py` makes the zip, the writers make templates, and every step of a
 deployment is in `admin/deploying.py`. Never here: what a change or failure means. Invariants: the printed hash is the
 hash of the file that exists; `deploy` does nothing that was not shown, and replaces or deletes nothing that holds
 messages or records without explicit consent; `synth` makes no AWS call, and without --output only the template goes to
-standard output; exit code 0 of `diff` means no difference, 1 differences, 2 an error; `records migrate` writes nothing
-without --yes.
+standard output; exit code 0 of `diff` means no difference, 1 differences, 2 an error.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from typing import Any, Final, TypeVar
 import click
 from msgspec import Struct
 
-from onefold.admin.deploying import Comparison, Deployment, location_of
+from onefold.admin.deploying import Comparison, DeployLocation, Deployment, location_of
 from onefold.app import App
 from onefold.cli import render, stack_options, target
 from onefold.cli.main import text_of
-from onefold.cli.program import Answer, Group, declared
-from onefold.cli.render import Column, Style, line
+from onefold.cli.program import Answer, declared
+from onefold.cli.render import Column, Style
 from onefold.clock import SystemClock
 from onefold.deploy import cloudformation, key_policy, terraform
 from onefold.deploy import package as packing
@@ -35,8 +34,7 @@ from onefold.deploy.changes import Difference, ResourceChange, StackEvent
 from onefold.deploy.package import Built, PackageSettings, hash_of
 from onefold.deploy.plan import DeployPlan
 from onefold.deploy.sources import root_of
-from onefold.deploy.stack import stack_of
-from onefold.engines import urls
+from onefold.deploy.stack import stack_of, written_layout
 from onefold.entropy import SystemEntropy
 from onefold.errors import OnefoldError, UsageError
 from onefold.observe.wording import counted
@@ -228,8 +226,8 @@ def command(
         )
     stack_options.report_notes(plan)
     location = location_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
-    deployment = Deployment(plan, location, clock=SystemClock(), entropy=SystemEntropy(), rollout=rollout)
-    click.get_current_context().call_on_close(deployment.close)
+    deployment = _deployment(plan, choices, location, rollout)
+    plan = deployment.plan
     deployment.check(bucket, alarm_topic)
     if deployment.notifies_nobody(alarm_topic):
         said = f"{counted(len(plan.alarms), 'alarm')} and no target"
@@ -262,6 +260,19 @@ def command(
         raise
     value = {"stack": location.stack, "changes": change_set.changes, "deployed": done}
     return Answer(value, draw=lambda: _draw_end(done), code=0 if done.ok else FAILED)
+
+
+def _deployment(
+    plan: DeployPlan, choices: stack_options.Choices, location: DeployLocation, rollout: Rollout
+) -> Deployment:
+    """A deployment of the plan; a table that has records keeps their layout unless another one was asked for."""
+    deployment = Deployment(plan, location, clock=SystemClock(), entropy=SystemEntropy(), rollout=rollout)
+    click.get_current_context().call_on_close(deployment.close)
+    if stack_options.leaves_layout_open(plan.target, choices) and deployment.layout() == 1:
+        deployment.plan = stack_options.planned(plan.target, {**choices, "layout": "1"})
+        moves = f"onefold records migrate dynamodb://{location.region}/{plan.table}"
+        render.note(f"! The records in table {plan.table} keep layout 1. To move them to layout 2: {moves}")
+    return deployment
 
 
 def _package(plan: DeployPlan, package: str | None, wanted: Wanted) -> tuple[Path, str]:
@@ -415,6 +426,8 @@ def synth_command(app: str | None, form: str, output: Path | None, choices: dict
     `onefold deploy` does that.
     """
     plan = stack_options.planned(app, choices)
+    if output is not None and stack_options.leaves_layout_open(plan.target, choices):
+        plan = stack_options.planned(plan.target, {**choices, "layout": _layout_in(output)})
     stack_options.report_notes(plan)
     as_value, as_text = _WRITERS[form]
     if output is None:
@@ -435,6 +448,15 @@ def synth_command(app: str | None, form: str, output: Path | None, choices: dict
         "notes": plan.notes,
     }
     return Answer(summary, draw=lambda: _draw_synth(summary))
+
+
+def _layout_in(output: Path) -> str | None:
+    """The layout of the file that is about to be replaced; None if there is none."""
+    try:
+        layout = written_layout(output.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return None if layout is None else str(layout)
 
 
 def _terraform(plan: DeployPlan, output: Path) -> str:
@@ -489,8 +511,7 @@ def diff_command(
     try:
         plan = stack_options.planned(app, choices)
         location = location_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
-        deployment = Deployment(plan, location, clock=SystemClock(), entropy=SystemEntropy())
-        click.get_current_context().call_on_close(deployment.close)
+        deployment = _deployment(plan, choices, location, Rollout())
         compared = deployment.compare(drift=drift)
     except OnefoldError as error:
         return _diff_failed(error)
@@ -550,44 +571,3 @@ def _values(one: Difference) -> str:
 def _text(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= _VALUE_CHARS_MAX else f"{text[: _VALUE_CHARS_MAX - 3]}..."
-
-
-# -- records: moving a table to layout 2 -----------------------------------------------------------------------------
-
-
-records_command = Group("records", help="The table of records on DynamoDB: move it to layout 2.", no_args_is_help=True)
-
-
-@declared(
-    "migrate",
-    example="onefold records migrate dynamodb://eu-west-1/shop\nonefold records migrate dynamodb://eu-west-1/shop --yes",
-)
-@click.argument("url", metavar="URL")
-@click.option("--yes", is_flag=True, help="Move them; without it the command only reads.")
-def migrate(url: str, yes: bool) -> Answer:
-    """Move the records of a table from layout 1 to layout 2, in which roles can be limited to their own jobs.
-
-    Stop all workers and functions of the app first. Each record gets a copy where layout 2 reads it; the old ones stay.
-    The command can be interrupted and run again: it continues. When it has ended, processes with
-    layout 1 cannot use the table any more: add layout=2 to the URL, and deploy with --layout 2.
-    """
-    table, migration = urls.layout_migration(url, clock=SystemClock(), entropy=SystemEntropy())
-    found = (migration.migrate if yes else migration.survey)(table, render.note)
-    return Answer(found, draw=lambda: _draw_migration(found, moved=yes))
-
-
-def _draw_migration(found: Any, *, moved: bool) -> None:
-    if found.done:
-        line("The table has layout 2.")
-    elif moved:
-        line(f"{counted(found.records, 'record')} moved and compared. The table has layout 2 from now on.")
-        line("Add layout=2 to the URL of every process, and deploy with --layout 2.")
-    else:
-        line(f"{counted(found.records, 'record')} would be moved, {counted(found.notes, 'note')} beside them.")
-        if found.running:
-            line(f"{counted(found.running, 'run')} hold a lease: stop all workers and functions of the app first.")
-        else:
-            line("No run holds a lease. Stop all workers and functions of the app, then run it with --yes.")
-
-
-records_command.add_command(migrate)
