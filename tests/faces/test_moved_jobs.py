@@ -55,6 +55,21 @@ def test_a_renamed_job_is_thought_of(shell: Shell) -> None:
 
 
 @pytest.mark.slow
+def test_a_worker_warns_once_of_a_job_that_may_have_been_renamed(shell: Shell) -> None:
+    write(shell, "moved", "pay")
+    shell("send", "moved:app", "pay", '{"id": "1"}')
+    assert "has worked here" not in work(shell, "moved:app")
+    write(shell, "moved", "pay_invoice", ', aliases=["pay"]')
+    shell("worker", "moved:app", "--dry-run")
+    write(shell, "moved", "pay_invoice")
+    shell("worker", "moved:app", "--dry-run", code=1)
+    assert "App moved has worked here as pay, which it does not declare now, and pay_invoice is new here." in work(
+        shell, "moved:app"
+    )
+    assert "has worked here" not in work(shell, "moved:app")
+
+
+@pytest.mark.slow
 def test_a_worker_that_would_be_refused_is_not_advised(shell: Shell) -> None:
     write(shell, "one", "ship")
     write(shell, "two", "ship")

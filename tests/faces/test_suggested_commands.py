@@ -88,9 +88,11 @@ def strict(order: dict) -> None: ...
 """
 
 
-def work(shell: Shell, app: str) -> None:
+def work(shell: Shell, app: str) -> str:
+    """Run a worker until nothing is left, as a process of its own; what it reported, on one line."""
     words = [sys.executable, "-m", "onefold", "worker", app, "--until-empty", "--no-progress"]
-    subprocess.run(words, cwd=shell.folder, capture_output=True, timeout=60, check=True)
+    done = subprocess.run(words, cwd=shell.folder, capture_output=True, timeout=60, check=True, text=True)
+    return " ".join(done.stderr.split())
 
 
 @pytest.mark.slow

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct
 
-from onefold import errors
+from onefold import errors, redact
 from onefold.admin import reading
 from onefold.contracts.admin import Peeked, roles
 from onefold.runner.versions import version_of
 from onefold.runtime import names
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from onefold.admin.session import AdminSession
     from onefold.runner.handlers import Job
 
@@ -212,6 +214,37 @@ def _without_values(session: AdminSession, message: Peeked, named: str | None) -
 
 def _name(error: object) -> str:
     return type(error).__name__
+
+
+def renamed(session: AdminSession) -> list[str]:
+    """Stranded names, in a sentence, if a job of the app is new on this engine: it may be one of them, renamed.
+
+    Once a worker with the new job has started, its name is known here, and nothing is reported any more.
+    """
+    assert session.jobs is not None
+    try:
+        gone = stranded_names(session)
+        names_of = [(job.name, names.state_name_of(job.name)) for job in session.jobs.named.values()] if gone else []
+        known = session.engine.state.get([place for _, place in names_of])
+    except errors.UsageError:  # a role may lack permission to list names
+        return []
+    new = [name for (name, _), one in zip(names_of, known, strict=True) if one is None]
+    if not new:
+        return []
+    text = (
+        f"App {session.jobs.app} has worked here as {_some(gone)}, which it does not declare now, and {_some(new)} is new"
+        " here. If that is a rename, earlier records do not answer duplicates, and their effects happen again: stop, and"
+        f" declare the old name, aliases=[{gone[0]!r:.200}]"
+    )
+    return [text]
+
+
+def _some(found: Sequence[str]) -> str:
+    shown = ", ".join(redact.one_line(f"{name:.100}") for name in found[:_NAMES_SHOWN])
+    return f"{shown} and {len(found) - _NAMES_SHOWN} more" if len(found) > _NAMES_SHOWN else shown
+
+
+_NAMES_SHOWN = 5
 
 
 def stranded_names(session: AdminSession) -> tuple[str, ...]:

@@ -193,7 +193,8 @@ def command(
     if not quiet and not in_lines:
         sinks.append(Failures(_work(found.app, received, settings)))
     left = [f"{one.text} {one.todo}" for one in left_behind(found.session)]
-    for warning in (*found.app.runtime().engine.check(), *unmatched(found.app), *left):
+    known = (*unmatched(found.app), *payloads.renamed(found.session))
+    for warning in (*found.app.runtime().engine.check(), *known, *left):
         render.note(f"warning: {warning}")
     watching: AbstractContextManager[None] = nullcontext()
     if ALARMS_QUEUE in received and not until_empty:
