@@ -325,16 +325,16 @@ class Database:
         if self.read(Space.has_many_free_pages):
             self.write(Space.give_back_in, synced=False)
 
-    def check_file(self) -> None:
-        """Check whether the file is still the one that was opened; for processes that rarely write.
+    def check_file(self) -> bool:
+        """Check whether the file is still the one that was opened, without writing. False: it is not open for writes here.
 
         Raises:
             StorageError: the file, its log or the log's index was removed, replaced or damaged; or a sync failed.
         """
         self._log.check()
         if self.in_memory or self._opened is None or self._file.is_there():
-            return
-        self._with_writer(lambda _: self._check_there())
+            return self._opened is not None
+        return self._with_writer(lambda _: self._check_there()) is None
 
     def _forget_undone(self) -> None:
         """Forget what a transaction that was rolled back has dead-lettered, moved, or noted about the clock."""

@@ -461,8 +461,9 @@ class ReadOnlyDatabase(Database):
     def tend(self) -> None:
         """Nothing to do: only writers need this."""
 
-    def check_file(self) -> None:
-        """Nothing to do: only writers need this."""
+    def check_file(self) -> bool:
+        """Always False: only writers need this."""
+        return False
 
     def changed_elsewhere(self) -> bool:
         """Always True: it is not known."""

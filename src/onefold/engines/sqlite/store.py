@@ -24,6 +24,7 @@ from onefold.contracts.store import (
     Ask,
     Claimed,
     Complete,
+    Completed,
     Failure,
     Hold,
     ManualDecision,
@@ -355,11 +356,13 @@ class SqliteStore:
     # -- Store ---------------------------------------------------------------------------------------------------------
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
-        """As `Store.claim`, all asks and their rows in one transaction.
+        """As `Store.claim`, all asks and their rows in one transaction; without one for a call that was made before.
 
         Raises:
             NotOnDisk: a sync failed; the claims were released.
         """
+        if len(asks) == 1 and asks[0].message_id is None and (known := self._completed(asks[0], now_ms)) is not None:
+            return [known]
         answers: list[Answer] = []
 
         def run(connection: sqlite3.Connection) -> list[Answer]:
@@ -377,6 +380,22 @@ class SqliteStore:
             ]
             self._engine.take_back(lambda connection: write_in(connection, taken, now_ms))
             raise
+
+    def _completed(self, ask: Ask, now_ms: int) -> Completed | None:
+        """The answer to a duplicate call, from a snapshot: it takes no turn to write. None: it must be claimed.
+
+        A completion is on disk before others can see it, and it stays until it expires.
+        """
+        if self._engine.in_memory:
+            return None
+        key = ident(ask.key)
+        record = self._engine.read(lambda connection: _find(connection, (key,)).get(key))
+        if record is None or record.status != "completed":
+            return None
+        if not self._engine.check_file():  # as every write does: the file may have been removed or replaced
+            return None
+        answer, after = transitions.claim(record, ask, now_ms)
+        return answer if after is None and isinstance(answer, Completed) else None
 
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
         """As `Store.start`, in one transaction."""
