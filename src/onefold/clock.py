@@ -74,6 +74,8 @@ HOLD_MS: Final = 120_000  # in this time working processes extend their leases, 
 _LOOK_MS: Final = 1_000  # the two clocks are compared at least this often
 _DRIFT_SHARE: Final = 1_000  # clocks drift by less than a thousandth,
 _DRIFT_MS_MAX: Final = 5_000  # and by less than this in all, since kernels adjust both in the same way
+_JUMP_MS: Final = 60_000  # smaller steps matter to no retention
+_JUMPS_MAX: Final = 16  # if there are more, the oldest ones count together
 _ASK_AGAIN_MS: Final = 60_000  # in this time two clocks drift apart by less than 60 ms
 _ASK_AGAIN_FAILED_MS: Final = 1_000
 _ANSWER_MS_MAX: Final = 2_000  # an answer that took longer can be wrong by half of the time it took
@@ -134,6 +136,62 @@ class ServerTime:
             self._due_ms = after_ms + _ASK_AGAIN_MS
 
 
+class Jump(NamedTuple):
+    """A step of the wall clock.
+
+    Args:
+        by_ms: how far it was set forward. at_ms: what it showed right after.
+    """
+
+    by_ms: int
+    at_ms: int
+
+
+class Jumps:
+    """How a wall clock was set forward. What is kept for a time is kept for so much longer if it is from before.
+
+    So nothing expires because a machine starts with an old clock, or because a wrong answer sets its clock to a later
+    year for a while; what is kept while a machine sleeps is kept longer too.
+
+    Attributes:
+        noted: the jumps, the first one first; replaced as a whole, so that any thread can read it.
+    """
+
+    def __init__(self) -> None:
+        self.noted: tuple[Jump, ...] = ()
+
+    def note(self, step_ms: int, wall_ms: int) -> None:
+        """Note a step of the wall clock, which shows `wall_ms` now; a step back undoes jumps."""
+        found = list(self.noted)
+        if step_ms >= _JUMP_MS:
+            found.append(Jump(step_ms, wall_ms))
+            if len(found) > _JUMPS_MAX:
+                found[:2] = [Jump(found[0].by_ms + found[1].by_ms, found[1].at_ms)]
+        left_ms = -step_ms
+        while found and left_ms > 0:
+            last = found.pop()
+            if last.by_ms - left_ms >= _JUMP_MS:
+                found.append(Jump(last.by_ms - left_ms, last.at_ms - left_ms))
+            left_ms -= last.by_ms
+        self.noted = tuple(found)
+
+    def expired_at_ms(self, now_ms: int, kept_ms: int) -> int:
+        """The instant of which holds: what is kept for `kept_ms` and is from then or before has expired."""
+        at_ms = now_ms - kept_ms
+        for jump in reversed(self.noted):
+            if at_ms >= jump.at_ms:
+                break
+            at_ms -= jump.by_ms
+        return at_ms
+
+    def longer_ms(self, since_ms: int) -> int:
+        """How much longer something is kept that is from `since_ms`."""
+        return sum(jump.by_ms for jump in self.noted if since_ms < jump.at_ms)
+
+
+NO_JUMPS: Final = Jumps()
+
+
 class SteadyClock:
     """A `Clock` whose `now_ms` has no steps; safe to share between threads.
 
@@ -142,7 +200,7 @@ class SteadyClock:
 
     Attributes:
         wall: that clock.
-        steps: by how many ms it was set, one entry for each detected step.
+        steps: by how many ms it was set, one entry for each detected step. jumps: what of that concerns expiry.
         behind_ms: how far this clock is behind a wall clock that was set forward; mostly 0.
     """
 
@@ -159,6 +217,7 @@ class SteadyClock:
         self._beside = False  # whether it differs from the wall clock
         self._last_ms = 0  # the last answer while it differs
         self.steps: list[int] = []
+        self.jumps: Jumps = Jumps()
         forks.in_child(self._start_anew)
 
     def now_ms(self) -> int:
@@ -238,6 +297,7 @@ class SteadyClock:
         return self._last_ms
 
     def _step(self, step_ms: int, now_ms: int) -> None:
+        self.jumps.note(step_ms, self._wall_ms())
         self.steps.append(step_ms)
         beside_ms = self._ahead_ms(now_ms) - self.behind_ms - step_ms
         self._last_ms = 0

@@ -12,6 +12,7 @@ from onefold.clock import HOLD_MS, SteadyClock, SystemClock
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import RetryIn
 from onefold.contracts.settings import QueueSettings
+from onefold.contracts.store import Ask, Claimed, Complete, Completed, RecordKey
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
@@ -142,3 +143,87 @@ def test_what_is_given_back_while_the_clock_is_behind_does_not_wait_for_it(back:
     clock.advance(back.delay_ms)
     assert len(queue.receive(1, 30_000)) == 1
     engine.close()
+
+
+DAY_MS = 24 * HOUR_MS
+
+
+def ask(key: RecordKey, now_ms: int) -> Ask:
+    return Ask(
+        key=key, fingerprint="f", owner="me", lease_until_ms=now_ms + HOUR_MS, start=True, expires_at_ms=now_ms + DAY_MS
+    )
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_nothing_expires_because_the_clock_was_set_forward(tmp_path: Path, fifo: bool) -> None:
+    """A machine that starts with an old clock, which NTP then sets."""
+    clock = ManualClock(1_700_000_000_000)
+    steady = SteadyClock(clock)
+    engine = opened(tmp_path / "a.db", steady)
+    name = "orders.fifo" if fifo else "orders"
+    for one in (f"dead{'.fifo' * fifo}", name):
+        engine.queues.create(QueueSettings(name=one, fifo=fifo, retention_ms=4 * DAY_MS))
+    queue = engine.queues.open(name)
+    group = "g" if fifo else None
+    queue.send([Entry(body="waits", group=group, dedup_id="1" if fifo else None)])
+    queue.send([Entry(body="late", group="h" if fifo else None, dedup_id="2" if fifo else None)])
+    key = RecordKey("", "ship", "o-1")
+    (claimed,) = engine.store.claim([ask(key, steady.now_ms())], steady.now_ms())
+    assert isinstance(claimed, Claimed)
+    expires_at_ms = steady.now_ms() + 90 * DAY_MS
+    assert engine.store.write(
+        [(claimed.hold, Complete(result=b"1", outbox=[], expires_at_ms=expires_at_ms))], steady.now_ms()
+    ) == [True]
+
+    def swept() -> None:
+        clock.advance(HOLD_MS + HOUR_MS)
+        steady.now_ms()
+        engine.maintain(lambda _: None)
+
+    clock.jump(3_000 * DAY_MS)
+    steady.now_ms()
+    swept()
+    queue.send([Entry(body="new", group="i" if fifo else None, dedup_id="3" if fifo else None)])
+    assert [one.body for one in queue.receive(10, visible_ms=0)] == ["waits", "late", "new"]
+    (found,) = engine.queues.peek(name, limit=1)
+    assert 0 < found.expires_at_ms - steady.now_ms() <= 4 * DAY_MS
+    assert isinstance(engine.store.claim([ask(key, steady.now_ms())], steady.now_ms())[0], Completed)
+    assert engine.store.read([key], steady.now_ms()) != [None]
+
+    engine.close()
+    engine = opened(tmp_path / "a.db", steady := SteadyClock(clock))  # a process that has seen no step
+    queue = engine.queues.open(name)
+    swept()
+    assert engine.queues.depth(name).visible == 3
+    clock.advance(4 * DAY_MS - 3 * HOUR_MS)
+    swept()
+    assert [one.body for one in queue.receive(10, visible_ms=0)] == ["new"]
+    clock.advance(87 * DAY_MS)
+    swept()
+    assert engine.store.read([key], steady.now_ms()) == [None]
+    with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM onefold_record").fetchone() == (0,)
+    engine.close()
+
+
+def test_a_clock_that_is_set_forward_and_back_leaves_retention_as_it_was() -> None:
+    clock = ManualClock(1_700_000_000_000)
+    steady = SteadyClock(clock)
+    clock.jump(3_650 * DAY_MS)
+    steady.now_ms()
+    (jump,) = steady.jumps.noted
+    assert jump.by_ms == 3_650 * DAY_MS
+    assert steady.jumps.longer_ms(jump.at_ms) == 0
+    assert steady.jumps.longer_ms(jump.at_ms - 1) == jump.by_ms
+    clock.jump(-3_650 * DAY_MS)
+    steady.now_ms()
+    assert steady.jumps.noted == ()
+    for _ in range(40):
+        clock.advance(DAY_MS)
+        steady.now_ms()
+        clock.jump(HOUR_MS)
+        steady.now_ms()
+    assert len(steady.jumps.noted) == 16
+    assert steady.jumps.longer_ms(0) == 40 * HOUR_MS
+    now_ms = steady.wall.now_ms()
+    assert steady.jumps.expired_at_ms(now_ms, 3 * DAY_MS) == now_ms - 3 * DAY_MS - 3 * HOUR_MS

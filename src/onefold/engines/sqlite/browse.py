@@ -106,7 +106,7 @@ def peek_one_in(connection: sqlite3.Connection, catalogue: Catalogue, number: in
         return None
     queue, sent_at_ms, visible_at_ms, body, key, text, position, dedup_id, group, receives, first, owner = found
     row = catalogue.row_of(connection, queue)
-    expires_at_ms = sent_at_ms + row.settings.retention_ms
+    expires_at_ms = sent_at_ms + row.settings.retention_ms + row.jumps.longer_ms(sent_at_ms)
     if expires_at_ms <= now_ms:
         return None
     meta = read_meta(text)

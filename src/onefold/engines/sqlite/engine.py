@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from urllib.parse import quote
 
 from onefold import errors, forks, limits, owner_process, private_files
-from onefold.clock import steady
+from onefold.clock import NO_JUMPS, Jumps, steady
 from onefold.contracts.engine import WakeableWaiter
 from onefold.engines.sqlite import filetime
 from onefold.engines.sqlite.admin import SqliteQueues
@@ -243,12 +243,14 @@ class SqliteEngine:
 
     def _sweep(self, now_ms: int) -> int:
         """Remove what has expired, step by step, for a share of the time; the next call continues with the rest."""
-        done = self.queues.sweep()
+        done, jumps = self.queues.sweep(), self._clock.jumps
         begun_ms = self._clock.monotonic_ms()
         while True:
-            step = self.database.write(lambda connection: sweep_in(connection, now_ms, limit=_SWEEP_ROWS), synced=False)
+            step = self.database.write(
+                lambda connection: sweep_in(connection, now_ms, jumps, limit=_SWEEP_ROWS), synced=False
+            )
             archived = self.database.write(
-                lambda connection: sweep_archive_in(connection, now_ms, _SWEEP_ROWS), synced=False
+                lambda connection: sweep_archive_in(connection, now_ms, _SWEEP_ROWS, jumps), synced=False
             )
             done += step.removed + archived
             self._sweep_goes_on = step.removed + archived >= _SWEEP_ROWS // 2
@@ -306,43 +308,52 @@ class SweepStep(NamedTuple):
 
 
 def sweep_in(
-    connection: sqlite3.Connection, now_ms: int, *, limit: int, ledger_kept_ms: int = LEDGER_KEPT_MS
+    connection: sqlite3.Connection,
+    now_ms: int,
+    jumps: Jumps = NO_JUMPS,
+    *,
+    limit: int,
+    ledger_kept_ms: int = LEDGER_KEPT_MS,
 ) -> SweepStep:
     """Carry out one step of the sweep, inside the caller's transaction.
 
     Args:
+        jumps: how the clock was set forward.
         limit: how many of the oldest records are checked, how many more from the position of the pass, and how many
             rows of history are removed at most.
         ledger_kept_ms: rows of history older than this are removed.
     """
     (after,) = connection.execute("SELECT record_id FROM onefold_sweep").fetchone()
-    removed, last = _sweep_records(connection, 0, now_ms, limit)
+    removed, last = _sweep_records(connection, 0, now_ms, jumps, limit)
     if last <= after:
-        more, last = _sweep_records(connection, after, now_ms, limit)
+        more, last = _sweep_records(connection, after, now_ms, jumps, limit)
         removed += more
     reached = 0 if last == _ID_MAX else last
     connection.execute("UPDATE onefold_sweep SET record_id = ? WHERE record_id <> ?", (reached, reached))
     removed += connection.execute(
         "DELETE FROM onefold_ledger WHERE id IN (SELECT id FROM onefold_ledger WHERE at_ms < ? ORDER BY at_ms LIMIT ?)",
-        (now_ms - ledger_kept_ms, limit),
+        (jumps.expired_at_ms(now_ms, ledger_kept_ms), limit),
     ).rowcount
     for statement, before in (
-        ("DELETE FROM onefold_dead_owner WHERE at_ms < ?", now_ms - DEAD_OWNERS_KEPT_MS),
+        ("DELETE FROM onefold_dead_owner WHERE at_ms < ?", jumps.expired_at_ms(now_ms, DEAD_OWNERS_KEPT_MS)),
         ("DELETE FROM onefold_completed WHERE second < ?", (now_ms - COUNTS_KEPT_MS) // 1000),
-        ("DELETE FROM onefold_state WHERE deleted_at_ms < ?", now_ms - DELETED_NAMES_KEPT_MS),
+        ("DELETE FROM onefold_state WHERE deleted_at_ms < ?", jumps.expired_at_ms(now_ms, DELETED_NAMES_KEPT_MS)),
     ):
         removed += connection.execute(statement, (before,)).rowcount
     return SweepStep(removed, reached == 0)
 
 
-def _sweep_records(connection: sqlite3.Connection, after: int, now_ms: int, limit: int) -> tuple[int, int]:
+def _sweep_records(
+    connection: sqlite3.Connection, after: int, now_ms: int, jumps: Jumps, limit: int
+) -> tuple[int, int]:
     """Check `limit` records that come after the id `after`; returns how many were removed, and the last id checked."""
     found = connection.execute(
         "SELECT id FROM onefold_record WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?", (after, limit - 1)
     ).fetchone()
     last = _ID_MAX if found is None else found[0]
+    longer = "".join(f" + (updated_at_ms < {jump.at_ms:d}) * {jump.by_ms:d}" for jump in jumps.noted)
     removed = connection.execute(
-        "DELETE FROM onefold_record WHERE id > ? AND id <= ? AND expires_at_ms <= ?"
+        f"DELETE FROM onefold_record WHERE id > ? AND id <= ? AND expires_at_ms{longer} <= ?"
         " AND (status <> 0 OR (lease_until_ms <= ? AND updated_at_ms <= ?))",  # its process may be stopped: transitions.py
         (after, last, now_ms, now_ms, now_ms - limits.VISIBILITY_MS_MAX),
     ).rowcount

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from onefold import limits
-from onefold.clock import STEP_MS, Offset, SteadyClock, SystemClock, is_step
+from onefold.clock import STEP_MS, Jump, Offset, SteadyClock, SystemClock, is_step
 from onefold.interrupts import ignored
 
 _NAME: Final = "onefold/clock"
@@ -44,12 +44,14 @@ class _Row(msgspec.Struct, frozen=True):
 
     Args:
         wall_ms: 0 if the clock is not the machine's, or the row was written before December 2026.
+        jumps: see `Jumps`; unlike the rest they count in any boot.
     """
 
     boot: str
     by_ms: int
     at_ms: int
     wall_ms: int = 0
+    jumps: list[Jump] = []
 
     def step_ms(self, clock: SteadyClock) -> int:
         """By how much the wall clock was set forward since the row was written; 0 if that is not known."""
@@ -62,7 +64,10 @@ def note_in(connection: sqlite3.Connection, clock: SteadyClock) -> None:
     """Store the current time of both clocks for later processes, inside the caller's transaction."""
     by_ms, at_ms = clock.offset
     wall_ms = clock.wall.now_ms() - (clock.monotonic_ms() - at_ms) if _is_the_machines(clock) else 0
-    connection.execute(_WRITE, (_NAME, msgspec.json.encode(_Row(_boot(), by_ms, at_ms, wall_ms))))
+    jumps = list(clock.jumps.noted)
+    if not jumps and not clock.steps and (row := _row(connection)) is not None:
+        jumps = row.jumps  # of a process that saw them before this one began
+    connection.execute(_WRITE, (_NAME, msgspec.json.encode(_Row(_boot(), by_ms, at_ms, wall_ms, jumps))))
 
 
 def is_noted(connection: sqlite3.Connection, clock: SteadyClock) -> bool:
@@ -107,6 +112,8 @@ def adopt(connection: sqlite3.Connection, clock: SteadyClock, written_ms: int) -
         written_ms: `written_at_ms` before this process wrote.
     """
     row = _row(connection)
+    if row is not None and not clock.steps:
+        clock.jumps.noted = tuple(row.jumps)
     if row is not None and row.boot == _boot():
         clock.adopt(Offset(row.by_ms, row.at_ms))
         step_ms = row.step_ms(clock)

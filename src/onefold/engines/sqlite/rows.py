@@ -32,6 +32,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors
+from onefold.clock import NO_JUMPS, Jumps
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute, Reason, reason_of
 from onefold.contracts.settings import QueueSettings
@@ -52,6 +53,7 @@ class QueueRow(Struct, frozen=True, kw_only=True):
         flag_of: see `Engine.stop_groups`.
         is_stopped: returns whether the process that received a message is stopped (`processes.stopped_process`), given
             the process's id and the instant at which the message becomes visible.
+        jumps: how the clock was set forward since its messages were sent.
     """
 
     id: int
@@ -61,10 +63,11 @@ class QueueRow(Struct, frozen=True, kw_only=True):
     held: QueueRow | None = None
     flag_of: Callable[[str, str, str | None], str | None] = lambda *_: None
     is_stopped: Callable[[str, int], bool] = lambda *_: False
+    jumps: Jumps = NO_JUMPS
 
     def expired_at_ms(self, now_ms: int) -> int:
         """The instant of which holds: messages sent then or before have expired."""
-        return now_ms - self.settings.retention_ms
+        return self.jumps.expired_at_ms(now_ms, self.settings.retention_ms)
 
 
 class Meta(Struct, omit_defaults=True, gc=False):
@@ -422,6 +425,7 @@ class Catalogue:
         self, engine: Database, entropy: Entropy, is_stopped: Callable[[str, int], bool] = lambda *_: False
     ) -> None:
         self._is_stopped = is_stopped
+        self._jumps = engine.clock.jumps
         self._entropy = entropy
         self._known: tuple[str, dict[str, QueueRow]] = ("", {})
         self._flag_of: Callable[[str, str, str | None], str | None] = lambda *_: None
@@ -447,8 +451,13 @@ class Catalogue:
         row = known[1].get(name)
         if row is None:
             found = _load(connection, name, token)
-            row = known[1][name] = replace(found, flag_of=self._flag_of, is_stopped=self._is_stopped)
+            row = known[1][name] = self._complete(found)
         return row
+
+    def _complete(self, row: QueueRow) -> QueueRow:
+        targets = {role: getattr(row, role) for role in ("dead_letter", "held")}
+        jumping = {role: replace(one, jumps=self._jumps) for role, one in targets.items() if one is not None}
+        return replace(row, flag_of=self._flag_of, is_stopped=self._is_stopped, jumps=self._jumps, **jumping)
 
     def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
         """As `Engine.stop_groups`."""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Final
 
+from onefold.clock import NO_JUMPS, Jumps
 from onefold.contracts.archive import Archived, Holdings
 from onefold.contracts.state import Change, Versioned, check
 from onefold.engines.sqlite.database import Database
@@ -109,11 +110,11 @@ def keep_in(connection: sqlite3.Connection, name: str, events: Sequence[Archived
     connection.executemany(_INSERT, [(name, one.event_id, one.time_ms, one.expires_at_ms, one.text) for one in events])
 
 
-def sweep_archive_in(connection: sqlite3.Connection, now_ms: int, limit: int) -> int:
+def sweep_archive_in(connection: sqlite3.Connection, now_ms: int, limit: int, jumps: Jumps = NO_JUMPS) -> int:
     """Remove at most `limit` events whose retention has ended; returns how many."""
     return connection.execute(
         "DELETE FROM onefold_archive WHERE id IN (SELECT id FROM onefold_archive WHERE expires_at_ms <= ? LIMIT ?)",
-        (now_ms, limit),
+        (now_ms - jumps.longer_ms(0), limit),
     ).rowcount
 
 
@@ -136,14 +137,18 @@ class SqliteArchive:
     ) -> list[Archived]:
         """Events of a time range, by time and then position; see `Archive.read`."""
         start = after if after is not None else (from_ms, 0)
-        values = (name, *start, to_ms, last, self._engine.clock.now_ms(), limit)
+        values = (name, *start, to_ms, last, self._unexpired_ms(), limit)
         return self._engine.read(lambda connection: [Archived(*row) for row in connection.execute(_READ, values)])
 
     def holdings(self, name: str, from_ms: int | None = None, to_ms: int | None = None) -> Holdings:
         """How much an archive contains, in total or in a time range."""
         start, end = -_EVER if from_ms is None else from_ms, _EVER if to_ms is None else to_ms
-        values = (name, start, end, self._engine.clock.now_ms())
+        values = (name, start, end, self._unexpired_ms())
         return self._engine.read(lambda connection: Holdings(*connection.execute(_HOLDINGS, values).fetchone()))
+
+    def _unexpired_ms(self) -> int:
+        clock = self._engine.clock
+        return clock.now_ms() - clock.jumps.longer_ms(0)
 
     def names(self) -> list[str]:
         """All archives that are not empty, sorted."""

@@ -17,7 +17,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, get_args
 
 import msgspec
+from msgspec.structs import replace
 
+from onefold.clock import NO_JUMPS, Jumps
 from onefold.contracts import transitions
 from onefold.contracts.store import (
     Answer,
@@ -152,8 +154,8 @@ def _record(row: tuple) -> Record:  # type: ignore[type-arg]  # one type per col
     )
 
 
-def _find(connection: sqlite3.Connection, idents: Iterable[bytes]) -> dict[bytes, Record]:
-    """The stored records, expired ones included."""
+def _find(connection: sqlite3.Connection, idents: Iterable[bytes], jumps: Jumps = NO_JUMPS) -> dict[bytes, Record]:
+    """The stored records, expired ones included; with `jumps` they expire so much later."""
     wanted = list(dict.fromkeys(idents))
     found: dict[bytes, Record] = {}
     while wanted:
@@ -162,7 +164,15 @@ def _find(connection: sqlite3.Connection, idents: Iterable[bytes]) -> dict[bytes
         chunk += [chunk[0]] * (size - len(chunk))
         for row in connection.execute(_SELECT_MANY[size], chunk):
             found[row[0]] = _record(row)
+    if jumps.noted:
+        return {key: _kept_longer(record, jumps) for key, record in found.items()}
     return found
+
+
+def _kept_longer(record: Record, jumps: Jumps) -> Record:
+    if record.expires_at_ms is None:
+        return record
+    return replace(record, expires_at_ms=record.expires_at_ms + jumps.longer_ms(record.updated_at_ms))
 
 
 def claim_in(
@@ -171,10 +181,11 @@ def claim_in(
     now_ms: int,
     rows_of: RowsOf | None = None,
     stopped: Callable[[Record], int | None] = lambda _: None,
+    jumps: Jumps = NO_JUMPS,
 ) -> list[Answer]:
     """As `Store.claim`, inside the caller's transaction; for `stopped` see `SqliteStore.stopped_process`."""
     idents = [ident(ask.key) for ask in asks]
-    records: dict[bytes, Record | None] = {**_find(connection, idents)}
+    records: dict[bytes, Record | None] = {**_find(connection, idents, jumps)}
     stored = set(records)
     dead = dead_owners(connection) if any(map(_is_leased, records.values())) else frozenset()
     if dead:
@@ -316,10 +327,12 @@ def _clear_outbox(connection: sqlite3.Connection, hold: Hold) -> Written:
     return "new"
 
 
-def read_in(connection: sqlite3.Connection, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
+def read_in(
+    connection: sqlite3.Connection, keys: Sequence[RecordKey], now_ms: int, jumps: Jumps = NO_JUMPS
+) -> list[Record | None]:
     """As `Store.read`, inside the caller's transaction."""
     idents = [ident(key) for key in keys]
-    records = _find(connection, idents)
+    records = _find(connection, idents, jumps)
     found = [records.get(key) for key in idents]
     return [None if record is None or transitions.is_expired(record, now_ms) else record for record in found]
 
@@ -366,7 +379,7 @@ class SqliteStore:
         answers: list[Answer] = []
 
         def run(connection: sqlite3.Connection) -> list[Answer]:
-            answers[:] = claim_in(connection, asks, now_ms, rows_of, self._stopped_process)
+            answers[:] = claim_in(connection, asks, now_ms, rows_of, self._stopped_process, self.clock.jumps)
             return answers
 
         try:
@@ -421,7 +434,7 @@ class SqliteStore:
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
         """As `Store.read`, from a snapshot; it does not wait for writers."""
-        return self._engine.read(lambda connection: read_in(connection, keys, now_ms))
+        return self._engine.read(lambda connection: read_in(connection, keys, now_ms, self.clock.jumps))
 
     # -- RecordAdmin ---------------------------------------------------------------------------------------------------
 
