@@ -402,7 +402,7 @@ class SqliteStore:
         if self._engine.in_memory:
             return None
         key = ident(ask.key)
-        record = self._engine.read(lambda connection: _find(connection, (key,)).get(key))
+        record = self._engine.read(lambda connection: _find(connection, (key,), self.clock.jumps).get(key))
         if record is None or record.status != "completed":
             return None
         if not self._engine.check_file():  # as every write does: the file may have been removed or replaced
