@@ -169,7 +169,8 @@ def records_expire_early(joined: Joined) -> Iterator[Finding]:
 
 def claim_is_never_released(code: Code) -> Iterator[Finding]:
     """DUP009."""
-    for claim in {one.source: one for handler in code.handlers for one in handler.claims}.values():
+    claims = {(one.source, one.effect): one for handler in code.handlers for one in handler.claims}
+    for claim in claims.values():
         yield Finding(
             rule="DUP009",
             severity="error",

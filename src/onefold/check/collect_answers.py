@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from onefold.check.call_graph import CallGraph, Unit
 from onefold.check.code_facts import Swallowed
+from onefold.check.collect_calls import operation_of
 from onefold.check.python_effects import Effects, is_pass
 from onefold.check.python_modules import FUNCTION, Module
 from onefold.check.python_values import Values
@@ -32,6 +33,7 @@ _TRANSPARENT: Final = (
 _TRANSPARENT_METHODS: Final = frozenset(
     {"inject_lambda_context", "capture_lambda_handler", "log_metrics", "capture", "capture_method", "capture_async"}
 )
+_KEEPING: Final = ("send", "put_", "publish", "update_", "transact_", "start_", "invoke", "batch_write")
 _BROAD: Final = frozenset({"builtins.Exception", "builtins.BaseException"})
 _DEPTH_MAX: Final = 6
 
@@ -186,51 +188,84 @@ class Swallowing:
         self._values = graph.values
         self._effects = Effects(graph.values)
 
-    def of(self, handler: Unit) -> Iterator[Swallowed]:
+    def of(self, handler: Unit, reach: Sequence[Unit]) -> Iterator[Swallowed]:
         """In a handler that never reports failures: around all of its loop, around one message, or in what that calls."""
-        if isinstance(handler.node, ast.Module):
+        if isinstance(handler.node, ast.Module) or any(self._keeps(one) for one in reach):
             return
-        for loop in handler.nodes:
-            if isinstance(loop, ast.For) and self._values.of(loop.iter, handler.module).kind in {"records", "pairs"}:
-                tried = self._only_try(loop.body, handler)
-                inner = handler if tried is not None else self._called_alone(loop.body, handler)
-                if tried is None and inner is not None and isinstance(inner.node, FUNCTION):
-                    tried = self._only_try(inner.node.body, inner)
-                if tried is not None and inner is not None:
-                    yield from self._hidden(tried, {inner, handler}, inner, is_batch=False)
-        tried = self._only_try(handler.node.body, handler)
-        if tried is not None:
-            yield from self._hidden(tried, {handler}, handler, is_batch=True)
+        for body, unit in self._each(handler):
+            yield from self._hidden(body, {unit, handler}, unit, is_batch=False)
+        yield from self._hidden(handler.node.body, {handler}, handler, is_batch=True)
 
-    def _only_try(self, body: Sequence[ast.stmt], unit: Unit) -> ast.Try | None:
-        """The try statement that does all that some statements do."""
-        acting = [one for one in body if not is_pass(one) and self._acts(one, unit)]
-        return acting[0] if len(acting) == 1 and isinstance(acting[0], ast.Try) else None
+    def _each(self, handler: Unit) -> Iterator[tuple[Sequence[ast.stmt], Unit]]:
+        """What is done with each record: the body of a loop, and that of a function that is all that it calls."""
+        for node in handler.nodes:
+            call: ast.expr | None = None
+            if isinstance(node, ast.For) and self._are_records(node.iter, handler):
+                yield node.body, handler
+                acting = self._acting(node.body, handler)
+                call = acting[0].value if len(acting) == 1 and isinstance(acting[0], ast.Expr) else None
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.ListComp):
+                call = node.value.elt if self._are_records(node.value.generators[0].iter, handler) else None
+            called = self._graph.unit(call.func, handler.module) if isinstance(call, ast.Call) else None
+            if called is not None and isinstance(called.node, FUNCTION):
+                yield called.node.body, called
+
+    def _are_records(self, node: ast.expr, unit: Unit) -> bool:
+        return self._values.of(node, unit.module).kind in {"records", "pairs"}
+
+    def _keeps(self, unit: Unit) -> bool:
+        """Whether an `except` of a unit writes or sends something, so that what failed may be kept elsewhere."""
+        for node in unit.nodes:
+            for call in ast.walk(node) if isinstance(node, ast.ExceptHandler) else ():
+                found = operation_of(call, unit.module, self._values) if isinstance(call, ast.Call) else None
+                if found is not None and found[1].startswith(_KEEPING):
+                    return True
+        return False
+
+    def _acting(self, body: Sequence[ast.stmt], unit: Unit) -> list[ast.stmt]:
+        return [one for one in body if not is_pass(one) and self._acts(one, unit)]
+
+    def _only(self, body: Sequence[ast.stmt], unit: Unit) -> ast.Try | ast.With | None:
+        """The `try`, or `with suppress(Exception)`, that does all that some statements do."""
+        acting = self._acting(body, unit)
+        only = acting[0] if len(acting) == 1 else None
+        if isinstance(only, ast.With):
+            if self._suppresses(only, unit):
+                return only
+            is_plain = all(self._effects.acts(one.context_expr, unit.module) is None for one in only.items)
+            return self._only(only.body, unit) if is_plain else None
+        return only if isinstance(only, ast.Try) else None
+
+    def _suppresses(self, node: ast.With, unit: Unit) -> bool:
+        call = node.items[0].context_expr
+        is_suppress = (
+            isinstance(call, ast.Call) and self._values.dotted(call.func, unit.module) == "contextlib.suppress"
+        )
+        return (
+            is_suppress
+            and isinstance(call, ast.Call)
+            and any(self._values.dotted(one, unit.module) in _BROAD for one in call.args)
+        )
 
     def _acts(self, statement: ast.stmt, unit: Unit) -> bool:
         return not isinstance(statement, FUNCTION) and self._effects.acts(statement, unit.module) is not None
 
-    def _called_alone(self, body: Sequence[ast.stmt], unit: Unit) -> Unit | None:
-        """The function that is called with each message, when nothing else is done and its result is not used."""
-        acting = [one for one in body if not is_pass(one) and self._acts(one, unit)]
-        if len(acting) != 1 or not isinstance(acting[0], ast.Expr) or not isinstance(acting[0].value, ast.Call):
-            return None
-        return self._graph.unit(acting[0].value.func, unit.module)
-
-    def _hidden(self, tried: ast.Try, units: set[Unit], unit: Unit, *, is_batch: bool) -> Iterator[Swallowed]:
-        inside = {id(one) for statement in tried.body for one in ast.walk(statement)}
+    def _hidden(self, body: Sequence[ast.stmt], units: set[Unit], unit: Unit, *, is_batch: bool) -> Iterator[Swallowed]:
+        only = self._only(body, unit)
+        if only is None or all(self._effects.acts(one, unit.module) is None for one in only.body):
+            return
+        inside = {id(one) for statement in only.body for one in ast.walk(statement)}
         for one in units:
             if any(isinstance(node, ast.Raise) and id(node) not in inside for node in one.nodes):
                 return
-        if tried.orelse and any(self._acts(one, unit) for one in tried.orelse):
+        if isinstance(only, ast.With):
+            yield Swallowed(source=unit.module.source(only.items[0].context_expr), function=unit.id, is_batch=is_batch)
             return
-        if not all(self._only_says(one, unit) for one in tried.handlers) or not tried.handlers:
+        if any(self._acts(one, unit) for one in (*only.orelse, *only.finalbody)):
             return
-        if any(self._effects.acts(one, unit.module) is not None for one in tried.finalbody):
+        if not all(self._only_says(one, unit) for one in only.handlers):
             return
-        if all(self._effects.acts(one, unit.module) is None for one in tried.body):
-            return
-        for handler in tried.handlers:
+        for handler in only.handlers:
             if is_broad(handler, unit.module, self._values):
                 yield Swallowed(source=unit.module.source(handler), function=unit.id, is_batch=is_batch)
 

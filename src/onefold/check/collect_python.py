@@ -234,7 +234,7 @@ class _Collection:
             functions=frozenset(one.id for one in reach),
             is_guarded=bool(idempotency) or any(_may_guard(one) for one in reach),
             registers_context=self._registers_context(),
-            swallowed=tuple(self._swallowing.of(unit)) if answer == "never" else (),
+            swallowed=tuple(self._swallowing.of(unit, reach)) if answer == "never" else (),
             calls=tuple(call for one in reach for call in calls_of(one, self._values)),
             keys=tuple(key for one in reach for key in self._all_keys(one, unit)),
             idempotency=idempotency,

@@ -144,35 +144,46 @@ class Work:
         """A statement that writes a record once and passes over what was written before."""
         if isinstance(statement, ast.Try):
             write = self._writes_once(statement.body, unit)
-            if write is None:
-                return None
-            skip = self._skip(statement.handlers, unit)
-            return None if skip is None else _Claimed(unit.module.source(write), skip, statement.orelse)
-        if isinstance(statement, ast.If) and not statement.orelse and self._passes_over(statement.body, unit):
-            test = statement.test
-            call = test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else None
-            called = self._graph.unit(call.func, unit.module) if isinstance(call, ast.Call) else None
-            inner = self._claiming(called) if called is not None else None
-            return None if inner is None or called is None else _Claimed(called.module.source(inner), statement, [])
-        return None
+            skip = self._skip(statement.handlers, unit) if write is not None else None
+            return None if write is None or skip is None else _Claimed(write, skip, statement.orelse)
+        if not isinstance(statement, ast.If):
+            return None
+        test, is_new = statement.test, True
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test, is_new = test.operand, False
+        called = self._graph.unit(test.func, unit.module) if isinstance(test, ast.Call) else None
+        write = self._claiming(called) if called is not None else None
+        if write is None:
+            return None
+        if is_new:
+            return None if self._acts(statement.orelse, unit.module) else _Claimed(write, statement, statement.body)
+        passes = not statement.orelse and self._passes_over(statement.body, unit)
+        return _Claimed(write, statement, []) if passes else None
 
-    def _writes_once(self, body: Sequence[ast.stmt], unit: Unit) -> ast.Call | None:
-        """The conditional write that is the only thing that a `try` does."""
-        writes = []
+    def _writes_once(self, body: Sequence[ast.stmt], unit: Unit, depth: int = 0) -> Source | None:
+        """The conditional write that is the only thing that some statements do, themselves or in a function."""
+        writes: list[Source] = []
         for statement in body:
             for call in (one for one in ast.walk(statement) if isinstance(one, ast.Call)):
                 found = operation_of(call, unit.module, self._values)
                 is_write = found is not None and found[:2] == ("dynamodb", "put_item")
                 if is_write and self._keys.absent_attribute(call, unit.module) is not None:
-                    writes.append(call)
+                    writes.append(unit.module.source(call))
                 elif not self._effects.only_looks(call, unit.module) and not _is_condition(call):
-                    return None
+                    called = self._graph.unit(call.func, unit.module)
+                    inner = None
+                    if called is not None and isinstance(called.node, FUNCTION) and not depth:
+                        inner = self._writes_once(called.node.body, called, depth + 1)
+                    if inner is None:
+                        return None
+                    writes.append(inner)
         return writes[0] if len(writes) == 1 else None
 
     def _skip(self, handlers: Sequence[ast.ExceptHandler], unit: Unit) -> ast.AST | None:
         """The `except` of a refused write that passes over the message, when no other does anything but raise."""
         for one in handlers:
-            if last_name(one.type) == _REFUSED:
+            is_own = self._values.of(one.type, unit.module).kind == "class"  # raised by the function that writes
+            if last_name(one.type) == _REFUSED or is_own:
                 return one if self._passes_over(one.body, unit) else None
             if (
                 self._values.dotted(one.type, unit.module) in _CLIENT_ERROR
@@ -186,7 +197,7 @@ class Work:
                     return first
         return None
 
-    def _claiming(self, called: Unit) -> ast.Call | None:
+    def _claiming(self, called: Unit) -> Source | None:
         """The write of a function that answers True when it wrote a record, and False when it was there."""
         if not isinstance(called.node, FUNCTION):
             return None

@@ -65,7 +65,18 @@ _BUILTINS: Final = frozenset(
     }
 )
 _LIBRARIES: Final = (
-    *("base64.", "collections.", "copy.", "dataclasses.", "datetime.", "decimal.", "functools.", "hashlib.", "html."),
+    *(
+        "base64.",
+        "collections.",
+        "contextlib.",
+        "copy.",
+        "dataclasses.",
+        "datetime.",
+        "decimal.",
+        "functools.",
+        "hashlib.",
+        "html.",
+    ),
     *("itertools.", "json.", "logging.", "math.", "operator.", "orjson.", "os.environ", "os.getenv", "re.", "string."),
     *("structlog.", "sys.exc_info", "textwrap.", "time.monotonic", "time.perf_counter", "time.time", "traceback."),
     *("typing.", "urllib.parse.", "uuid.", "warnings.", "zlib.", "loguru."),
@@ -154,8 +165,12 @@ class Effects:
         func = call.func
         if not isinstance(func, ast.Attribute):
             return False
-        written = last_name(func.value).lower()
-        return any(one in written for one in _WATCHERS)
+        base: ast.AST = func.value
+        while isinstance(base, ast.Attribute):
+            if _is_watcher(base.attr):
+                return True
+            base = base.value
+        return _is_watcher(last_name(base))
 
     def collects(self, call: ast.Call, module: Module) -> bool:
         """Whether a call only adds something to a list, set or dictionary of the program."""
@@ -165,6 +180,10 @@ class Effects:
 
     def _raises(self, function: ast.AST) -> bool:
         return any(isinstance(one, ast.Raise) for one in _below(function))
+
+
+def _is_watcher(name: str) -> bool:
+    return any(one in name.lower() for one in _WATCHERS)
 
 
 def _below(node: ast.AST) -> list[ast.AST]:
