@@ -11,16 +11,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from onefold import errors, extras
+from onefold import errors, extras, limits
 from onefold.clock import Never
-from onefold.deploy import apply, cloudformation
+from onefold.deploy import apply, cloudformation, rollback
 from onefold.deploy.apply import ChangeSet, Deployed, Drift, LiveStack, Rollout, Uploaded
 from onefold.deploy.changes import Difference, StackEvent, StackState, differences, read_template
 from onefold.deploy.existing import Holder, Looking
@@ -256,7 +256,25 @@ class Deployment:
             report(f"{one.name} exists already, in no stack: it is imported, with the {one.holds} that it holds")
         report(f"asking CloudFormation what would change in stack {self.location.stack} ({self.location.region})")
         template = text if url is None else None
-        return self._live.prepare(template, url, parameters, self._entropy.token(), self.rollout, imports=bool(known))
+        return self._live.prepare(
+            template, url, parameters, self._entropy.token(), self.rollout, imports=bool(known),
+            rollback=self._rollback(report),
+        )  # fmt: skip
+
+    def _rollback(self, report: Report) -> dict[str, Any] | None:
+        """The alarms that undo the update; None leaves those that the stack has."""
+
+        def look(names: Sequence[str]) -> dict[str, rollback.Trigger]:
+            return rollback.alarms_by_name(self._session.client("cloudwatch"), names, self._errors)
+
+        deployed = self._deployed().get("Resources", {})
+        used = rollback.triggers(self.rollout, self.plan.alarms, deployed, look, report)
+        return None if used is None else rollback.configuration(used, self.rollout.rollback_minutes or 0)
+
+    def _deployed(self) -> Mapping[str, Any]:
+        """The deployed template; empty if there is none."""
+        found = self._live.template()
+        return {} if found is None else read_template(found, self.location.stack)
 
     def _existing(self) -> list[Holder]:
         """What the plan would make and what exists already outside any stack.
@@ -264,9 +282,7 @@ class Deployment:
         Raises:
             UsageError: another stack has one of them.
         """
-        deployed = self._live.template()
-        before: Mapping[str, Any] = {} if deployed is None else read_template(deployed, self.location.stack)
-        found = self._looking.there(cloudformation.template(self.plan), before)
+        found = self._looking.there(cloudformation.template(self.plan), self._deployed())
         for one in found:
             if one.stack not in (None, self.location.stack):
                 raise errors.UsageError(
@@ -322,7 +338,8 @@ class Deployment:
         """
         if not change_set.creates:
             self._live.protect(self.rollout)
-        done = self._live.execute(change_set, f"onefold-{self._entropy.token()}", on_event)
+        watched_ms = (self.rollout.rollback_minutes or 0) * limits.MINUTE_MS
+        done = self._live.execute(change_set, f"onefold-{self._entropy.token()}", on_event, watched_ms=watched_ms)
         if change_set.creates and done.ok:
             self._live.protect(self.rollout)
         return done

@@ -113,13 +113,26 @@ def rollout_options(function: F) -> F:
         notify: tuple[str, ...],
         protect: bool | None,
         policy: str | None,
+        rollback_minutes: int | None,
+        rollback_alarms: tuple[str, ...],
         **kwargs: Any,
     ) -> Any:
-        rollout = Rollout(role_arn=role_arn, notifications=notify, protected=protect, policy=_policy(policy))
+        rollout = Rollout(
+            role_arn=role_arn, notifications=notify, protected=protect, policy=_policy(policy),
+            rollback_minutes=rollback_minutes, rollback_alarms=rollback_alarms,
+        )  # fmt: skip
         return function(*args, rollout=rollout, **kwargs)
 
     made: Any = collected
     for option in (
+        click.option(
+            "--rollback-alarm", "rollback_alarms", metavar="NAME", multiple=True,
+            help="Alarm that undoes the update, 5 at most; by default the functions' own; '' for none from now on.",
+        ),
+        click.option(
+            "--rollback-minutes", type=click.IntRange(0, 180), metavar="N",
+            help="Undo the update if an alarm goes off during it or in the N minutes after it.",
+        ),
         click.option(
             "--stack-policy", "policy", metavar="keep|FILE",
             help="keep: nothing that holds data may be replaced; or a file with your own policy.",

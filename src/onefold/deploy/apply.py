@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from onefold import errors, limits
+from onefold import duration, errors, limits
 from onefold.deploy import changes
 from onefold.deploy.changes import ResourceChange, StackEvent, StackFailure, StackState
 
@@ -106,6 +106,9 @@ class Rollout(Struct, frozen=True, kw_only=True):
         protected: turn termination protection on or off; None leaves it unchanged.
         policy: the stack policy as JSON; None leaves it unchanged.
         tags: of the stack, which CloudFormation passes on to each resource that can have tags.
+        rollback_minutes: for how long after an update its alarms can undo it, 0 to 180; None leaves this unchanged.
+        rollback_alarms: names of these alarms, at most 5; empty: the functions' `failing` alarms that the stack has;
+            one empty name: none, also for later updates.
     """
 
     role_arn: str | None = None
@@ -113,6 +116,13 @@ class Rollout(Struct, frozen=True, kw_only=True):
     protected: bool | None = None
     policy: str | None = None
     tags: Mapping[str, str] = {}
+    rollback_minutes: int | None = None
+    rollback_alarms: tuple[str, ...] = ()
+
+    @property
+    def is_undone_by_alarms(self) -> bool:
+        """Whether anything was said about alarms that undo an update."""
+        return self.rollback_minutes is not None or bool(self.rollback_alarms)
 
     def arguments(self) -> dict[str, Any]:
         """Of CreateChangeSet."""
@@ -266,6 +276,7 @@ class LiveStack:
         rollout: Rollout = Rollout(),  # noqa: B008 - frozen
         *,
         imports: bool = False,
+        rollback: Mapping[str, Any] | None = None,
     ) -> ChangeSet | None:
         """Make a change set; returns None if it would change nothing.
 
@@ -273,6 +284,7 @@ class LiveStack:
             template: its text, or None if `template_url` says where it is in S3.
             parameters: of the template; None leaves a parameter unchanged. token: names the change set; new each time.
             rollout: how to deploy. imports: import resources of the template that exist outside any stack.
+            rollback: the alarms that undo the update, as `rollback.configuration`; None leaves the stack's own unchanged.
 
         Raises:
             UsageError: the stack's state does not allow a deployment, or the template is refused.
@@ -284,6 +296,8 @@ class LiveStack:
         given |= rollout.arguments()
         if imports:
             given["ImportExistingResources"] = True
+        if rollback is not None:
+            given["RollbackConfiguration"] = rollback
         with self._asking("CreateChangeSet"):
             arn = self._client.create_change_set(
                 StackName=self.name,
@@ -315,11 +329,14 @@ class LiveStack:
             with self._asking("DeleteStack"):
                 self._client.delete_stack(StackName=self.name)
 
-    def execute(self, change_set: ChangeSet, token: str, on_event: Callable[[StackEvent], None]) -> Deployed:
+    def execute(
+        self, change_set: ChangeSet, token: str, on_event: Callable[[StackEvent], None], *, watched_ms: int = 0
+    ) -> Deployed:
         """Execute a change set and follow it to its end, which may be a rollback.
 
         Args:
             on_event: called once with every event of the operation, oldest first.
+            watched_ms: for how long CloudFormation waits for alarms after everything is deployed.
 
         Raises:
             UsageError: it can no longer be executed. TransientError: the stack could no longer be queried, or takes
@@ -329,7 +346,7 @@ class LiveStack:
         with self._asking("ExecuteChangeSet"):
             self._client.execute_change_set(ChangeSetName=change_set.arn, ClientRequestToken=token)
         seen: list[StackEvent] = []
-        after = self._follow(seen, on_event)
+        after = self._follow(seen, on_event, FOLLOW_MS_MAX + watched_ms)
         return Deployed(
             stack=self.name,
             status=after.status,
@@ -459,11 +476,16 @@ class LiveStack:
             token = {"NextToken": page["NextToken"]}
 
     def _follow(
-        self, seen: list[StackEvent], on_event: Callable[[StackEvent], None], *, goes: bool = False
+        self,
+        seen: list[StackEvent],
+        on_event: Callable[[StackEvent], None],
+        ms_max: int = FOLLOW_MS_MAX,
+        *,
+        goes: bool = False,
     ) -> StackState:
         """The final state; `goes`: the stack is being deleted, and can be gone before its last event is seen."""
         failed = 0
-        for _ in range(FOLLOW_MS_MAX // LOOK_MS):
+        for _ in range(ms_max // LOOK_MS):
             try:
                 for one in self._new_events():
                     seen.append(one)
@@ -480,7 +502,7 @@ class LiveStack:
                 if now is not None and not now.is_busy:
                     return now
             self._pause(LOOK_MS)
-        raise self._lost_sight("It takes longer than two hours.")
+        raise self._lost_sight(f"It takes longer than {duration.to_text(ms_max)}.")
 
     def _ended(self, seen: Sequence[StackEvent]) -> bool:
         """Whether the stack itself has reported an end; its status alone could still be the previous one."""

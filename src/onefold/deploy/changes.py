@@ -189,7 +189,9 @@ def first_failure(events: Iterable[StackEvent]) -> StackFailure | None:
     """
     failed = [one for one in events if one.status.endswith("_FAILED") and not one.reason.startswith(_CANCELLED)]
     own = [one for one in failed if one.type != STACK]
-    for one in own or failed:
+    # an alarm that undoes an update fails no resource: the stack says why it goes back
+    undone = [one for one in events if one.type == STACK and one.status.endswith("ROLLBACK_IN_PROGRESS") and one.reason]
+    for one in own or failed or undone:
         return StackFailure(
             logical_id=one.logical_id, type=one.type, status=one.status, reason=one.reason, todo=advice(one.reason)
         )
@@ -234,6 +236,10 @@ _ADVICE: Final[Sequence[tuple[str, str]]] = (
     (
         r"already exists|AlreadyExists|ResourceExistence|QueueNameExists",
         "A resource of this name exists outside the stack: give this one another name (a prefix), or delete the other one.",
+    ),
+    (
+        r"cloudwatch:[\w-]*:\d{12}:alarm:|[Rr]ollback trigger",
+        "An alarm went off and the update was undone. See what the function reported meanwhile, correct that, deploy again.",
     ),
     (
         r"cannot be assumed by Lambda",
