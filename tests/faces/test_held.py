@@ -10,6 +10,7 @@ from decimal import Decimal
 import pytest
 
 import onefold
+from onefold import limits
 from onefold.admin import dead_letters, groups, held, redrive, status, why
 from onefold.admin.dead_letters import Select
 from onefold.contracts.entries import Entry
@@ -121,6 +122,20 @@ def test_settled_as_not_done_runs_once(there: Open) -> None:
     there.world.run()
     assert there.office.ran == ["p-1"]
     assert record_of(there, "p-1").status == "completed"
+
+
+def test_a_held_message_near_its_end_is_warned_about_and_its_loss_is_said(there: Open) -> None:
+    park(there)
+    codes = [one.code for one in status.status(there.session).warnings]
+    assert "held-expires-soon" not in codes
+    there.clock.advance(11 * limits.DAY_MS + 60_000)
+    (warned,) = [one for one in status.status(there.session).warnings if one.code == "held-expires-soon"]
+    assert warned.text.startswith("The first of 1 held message of careful expires in 2d23h")
+    there.clock.advance(3 * limits.DAY_MS)
+    (one,) = held.listed(there.session)
+    assert (one.message_ids, one.expires_in_ms, one.message_gone) == ((), None, True)
+    settled = held.settle(there.session, "p-1", done=False)
+    assert (settled.sent_back, settled.message_gone) == ((), True)
 
 
 def test_at_every_moment_of_settling_a_message_is_left(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:

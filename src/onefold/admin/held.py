@@ -53,6 +53,7 @@ class HeldOperation(Struct, frozen=True, kw_only=True):
         queue: where its messages are; None if it has none (a call under @once).
         message_ids: the message of the run first, then its duplicates.
         expires_in_ms: until the first of the messages is gone; the record itself stays.
+        message_gone: it was the run of a message that is in no held queue any more: it expired, or was deleted.
     """
 
     job: str
@@ -69,6 +70,7 @@ class HeldOperation(Struct, frozen=True, kw_only=True):
     queue: str | None
     message_ids: tuple[str, ...]
     expires_in_ms: int | None
+    message_gone: bool = False
     took_effect: bool = False
     run: str | None = None
     fingerprint: str = ""
@@ -87,6 +89,7 @@ class SettledOperation(Struct, frozen=True, kw_only=True):
         replaced: the result, JSON, that a person had given before; None if this is the first.
         lacks_result: it was settled as done without a result, and the job's return type does not allow null.
         is_unchecked: it was settled as done without a result, and the job's return type is not known: no app was named.
+        message_gone: it was settled as not done, and the message that would run it again has expired or was deleted.
     """
 
     job: str
@@ -100,6 +103,7 @@ class SettledOperation(Struct, frozen=True, kw_only=True):
     replaced: str | None = None
     lacks_result: bool = False
     is_unchecked: bool = False
+    message_gone: bool = False
 
 
 def listed(session: AdminSession, key: str | None = None) -> list[HeldOperation]:
@@ -161,6 +165,7 @@ def _held(session: AdminSession, key: RecordKey, record: Record, messages: Seque
         queue=ordered[0].queue if ordered else None,
         message_ids=tuple(one.message_id for one in ordered),
         expires_in_ms=_expires_in_ms(session, ordered),
+        message_gone=session.has_queues and record.message_id is not None and not ordered,
         took_effect=failure is not None and failure.took_effect,
         run=next(filter(None, map(run_of, ordered)), None),
         fingerprint=fingerprint_of(
@@ -284,7 +289,12 @@ def settle(
     declared = session.job(held.job)
     is_new = done and result is None and held.state == "held"
     lacks_result = is_new and declared is not None and not _fits(declared, stored)
-    return replace(settled, lacks_result=lacks_result, is_unchecked=is_new and declared is None)
+    return replace(
+        settled,
+        lacks_result=lacks_result,
+        is_unchecked=is_new and declared is None,
+        message_gone=held.message_gone and not done,
+    )
 
 
 def _judged_another(key: RecordKey, hold: str, now: Record | None) -> errors.ConflictError:

@@ -33,6 +33,7 @@ from onefold.observe.wording import age, counted
 from onefold.runner import orphans
 
 _EXPIRES_SOON_MS = limits.DAY_MS  # a dead letter that expires sooner is a warning
+_HELD_EXPIRES_SOON_MS = 3 * limits.DAY_MS  # a person must decide before that, and there are weekends
 _LATE_MS = 10 * limits.SECOND_MS  # a relay takes one second
 _NOBODY_MS = limits.MINUTE_MS  # messages that wait longer while nothing is done or in flight are a warning
 _REPAIR_SHOWN_MS = 14 * limits.DAY_MS
@@ -49,7 +50,7 @@ class QueueStatus(Struct, frozen=True, kw_only=True):
         visible, in_flight, delayed: messages.
         oldest_age_ms: of the oldest message that is not delayed; None if there is none.
         dead, dead_expires_in_ms: dead letters, and the time until the first of them expires.
-        held: messages whose outcome is unknown.
+        held, held_expires_in_ms: messages whose outcome is unknown, and the time until the first of them expires.
         stopped_groups: FIFO groups that wait for a person.
     """
 
@@ -62,6 +63,7 @@ class QueueStatus(Struct, frozen=True, kw_only=True):
     dead: int
     dead_expires_in_ms: int | None
     held: int
+    held_expires_in_ms: int | None
     stopped_groups: int
 
 
@@ -90,7 +92,8 @@ class Warning(Struct, frozen=True, kw_only=True):  # noqa: A001 - read as status
     """
 
     code: Literal[
-        "group-stopped", "job-paused", "expires-soon", "dead-letters", "held", "held-calls", "nobody-works",
+        "group-stopped", "job-paused", "expires-soon", "dead-letters", "held", "held-calls", "held-expires-soon",
+        "nobody-works",
         "own-dead-letters", "no-job", "no-receiver", "stuck", "settings-differ", "groups-repaired",
         "outbox-refused", "outbox-late",
     ]  # fmt: skip
@@ -156,6 +159,7 @@ def status(session: AdminSession, queue: str | None = None) -> Status:
         *(one.warning for one in stopped if one.flag.queue in names),
         *_paused(session, {one.job for one in found}),
         *_dead(queues),
+        *_held_expire(queues),
         *left,
         *_stuck(session, queue),
         *_nobody([one for one in queues if one.queue not in left_in], found),
@@ -179,9 +183,8 @@ def status(session: AdminSession, queue: str | None = None) -> Status:
 def _queue(session: AdminSession, reading: QueueReading, stopped: Sequence[_StoppedGroup]) -> QueueStatus:
     settings = reading.settings
     expires_in_ms = reading.dead_expires_in_ms
-    if expires_in_ms is None and reading.dead and settings.dead_letter is not None:
-        oldest = session.engine.queues.peek(settings.dead_letter, limit=_LOOKED_AT)
-        expires_in_ms = min((one.expires_at_ms - session.now_ms() for one in oldest), default=None)
+    if expires_in_ms is None and reading.dead:
+        expires_in_ms = _first_expires_in_ms(session, settings.dead_letter)
     return QueueStatus(
         queue=settings.name,
         fifo=settings.fifo,
@@ -192,8 +195,15 @@ def _queue(session: AdminSession, reading: QueueReading, stopped: Sequence[_Stop
         dead=reading.dead,
         dead_expires_in_ms=expires_in_ms,
         held=reading.held,
+        held_expires_in_ms=_first_expires_in_ms(session, settings.held) if reading.held else None,
         stopped_groups=sum(1 for one in stopped if one.flag.queue == settings.name),
     )
+
+
+def _first_expires_in_ms(session: AdminSession, queue: str | None) -> int | None:
+    """Time until the first of a queue's oldest messages expires."""
+    oldest = session.engine.queues.peek(queue, limit=_LOOKED_AT) if queue is not None else ()
+    return min((one.expires_at_ms - session.now_ms() for one in oldest), default=None)
 
 
 def _jobs(session: AdminSession, queue: str | None) -> tuple[JobStatus, ...]:
@@ -343,6 +353,20 @@ def _dead(queues: tuple[QueueStatus, ...]) -> list[Warning]:
         todo = f"onefold dlq list --queue {one.queue}"
         found.append(Warning(code="expires-soon" if soon else "dead-letters", text=text, todo=todo))
     return sorted(found, key=lambda one: one.code != "expires-soon")
+
+
+def _held_expire(queues: tuple[QueueStatus, ...]) -> list[Warning]:
+    """Held messages that expire soon: settled as not done after that, nothing of them is left to run."""
+    return [
+        Warning(
+            code="held-expires-soon",
+            text=f"The first of {counted(one.held, 'held message')} of {one.queue} expires in {age(one.held_expires_in_ms)};"
+            " what it would run cannot be run again from here after that.",
+            todo="onefold held list",
+        )
+        for one in queues
+        if one.held_expires_in_ms is not None and one.held_expires_in_ms < _HELD_EXPIRES_SOON_MS
+    ]
 
 
 def waiting_in_vain(session: AdminSession) -> list[Warning]:

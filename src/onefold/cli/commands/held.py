@@ -49,6 +49,7 @@ def _draw_list(held: list[admin.HeldOperation], found: target.Target, *, is_all:
         Column("job"),
         *([Column("tenant")] if tenants else []),
         Column("for", right=True),
+        Column("expires in", right=True),
         Column("duplicates", right=True),
         Column("owner"),
         Column("what is known", folds=True),
@@ -60,6 +61,7 @@ def _draw_list(held: list[admin.HeldOperation], found: target.Target, *, is_all:
             one.job,
             *([one.tenant or None] if tenants else []),
             ago(now_ms - one.since_ms),
+            "message gone" if one.message_gone else ago(one.expires_in_ms),
             render.some(max(len(one.message_ids) - 1, 0)),
             one.owner,
             render.joined(_KNOWN if one.took_effect else "", render.cause(one.error, one.summary)),
@@ -96,6 +98,7 @@ def show_held(words: tuple[str, ...], url: str | None, job: str | None, tenant: 
 
 
 _KNOWN = "The effect happened; its result could not be recorded. "
+_MESSAGE_GONE = "Its message is gone: it has expired, or was deleted."
 
 
 def _ways(*, took_effect: bool) -> tuple[str, ...]:
@@ -130,6 +133,8 @@ def _facts(one: admin.HeldOperation, now_ms: int) -> list[str]:
         f"{one.job} {one.key}" + (f"   tenant {one.tenant}" if one.tenant else ""),
         render.joined(f"  {one.state} for {ago(now_ms - one.since_ms)}: {known}", render.cause(one.error, one.summary)),
         f"  {counted(one.attempts, 'run')}{crashed}",
+        *([f"  its message expires in {ago(one.expires_in_ms)}"] if one.expires_in_ms is not None else []),
+        *([f"  {_MESSAGE_GONE} After --not-done, send it again under the same key."] if one.message_gone else []),
         *([f"  owner: {one.owner}"] if one.owner is not None else []),
     ]
 
@@ -153,7 +158,9 @@ def _draw_settled(settled: admin.SettledOperation) -> None:
         line(f"  sent back: {', '.join(settled.sent_back)}")
     if settled.deleted:
         line(f"  {counted(settled.deleted, 'held message')} deleted")
-    if not settled.done and not settled.sent_back:
+    if settled.message_gone:
+        line(f"  {_MESSAGE_GONE} Nothing runs until you send it again under the same key.", "red")
+    elif not settled.done and not settled.sent_back:
         line("  No message of it was held: the next call or message with this key runs it.")
     if settled.left:
         line(
