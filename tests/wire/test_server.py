@@ -258,6 +258,27 @@ async def test_a_chunked_body_too_long_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    "rest",
+    [
+        b"0\r\nX-Endless: " + b"a" * 1_000_000,
+        b"0\r\n" + b"X-A: b\r\n" * 100_000,
+        b"2;" + b"a" * 1_000_000,
+        b"2\r\nab\r\n" * 1_000 + b"0\r\nX: " + b"a" * 1_000_000,
+    ],
+    ids=["one trailer", "many trailers", "chunk extension", "after many chunks"],
+)
+def test_what_comes_with_a_chunked_body_is_bounded(rest: bytes) -> None:
+    async def story() -> None:
+        async with running() as rig:
+            client = await rig.client()
+            client.send(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n" + rest)
+            assert (await client.answer())[0] == 431
+            assert rig.stub.seen == []
+
+    scenario(story)()
+
+
+@pytest.mark.parametrize(
     "head",
     [
         b"X-Long: " + b"a" * 70_000 + b"\r\n",

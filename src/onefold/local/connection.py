@@ -34,6 +34,7 @@ POLL_REST_MIN: Final = 16  # answers without a busy poll after one that was in v
 POLL_REST_MAX: Final = 1_024
 _LONG_BYTES = 64 * 1024  # bodies above this count for `held_bytes`; shorter ones only while they wait behind another
 _REQUEST_BYTES = 1024  # memory of a request besides its head and body
+_CHUNK_BYTES = 8  # room for the length of a chunk and its line ends
 _MAX_AHEAD = 16  # complete requests of one client that may wait before its socket is no longer read
 _NAME = re.compile(rb"[A-Za-z0-9-]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
@@ -121,7 +122,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
             above it, requests are answered 503, and SDKs try again. The same bound holds for answers that clients
             have not read; above it, the client that has not read for the longest is disconnected.
         connections: how many clients can be connected at one time; one more is disconnected.
-        head_bytes: of request line and header fields; a larger head is answered 431.
+        head_bytes: of request line and header fields, and of the trailers of a chunked body; more is answered 431.
         head_fields: how many header fields.
         request_s: seconds from a request's first byte to its last; a slower one is answered 408.
         idle_s: seconds between two requests; longer than SDKs keep an idle connection, so that they close it, not we.
@@ -270,7 +271,7 @@ class Connection(asyncio.Protocol):
         self.idle_at: float | None = shared.loop.time()
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
-        self._fields = self._head_bytes = self._body_bytes = self._head_held = 0
+        self._fields = self._read_bytes = self._body_bytes = self._chunks = self._head_held = 0
         self._completed = 0  # requests completed by the bytes that are being parsed
         self._held_bytes = 0  # this connection's part of the total
         self._body_held = 0  # of these, for the body that is coming
@@ -343,19 +344,16 @@ class Connection(asyncio.Protocol):
             self._refuse(400, "This is not a proxy.")
             return b""
         head = [self._parser.get_method() + b" " + self._url + b" HTTP/1.1"]
-        head += [
-            name + b": " + value for name, value in self._headers.items() if name not in (b"upgrade", b"connection")
-        ]
+        head += [b"%b: %b" % field for field in self._headers.items() if field[0] not in (b"upgrade", b"connection")]
         self._parser = self._shared.httptools.HttpRequestParser(self)
         return b"\r\n".join(head) + b"\r\n\r\n" + rest
 
     def _check_arriving(self, count: int) -> None:
-        if not self._in_body:
-            if not self._completed:  # otherwise the bytes include other requests; this head counts from the next ones
-                self._head_bytes += count
-            if self._head_bytes > self._shared.bounds.head_bytes:
-                self._refuse(431, "The request's head is too long.")
-                return
+        if not self._completed:  # otherwise the bytes include other requests; this one counts from the next ones
+            self._read_bytes += count
+        if self._read_bytes - self._body_bytes > self._shared.bounds.head_bytes + _CHUNK_BYTES * self._chunks:
+            self._refuse(431, "The request's head is too long." if not self._in_body else "Its trailers are too long.")
+            return
         if self._late is None:
             self._late = self._shared.loop.call_later(
                 self._shared.bounds.request_s, self._refuse, 408, "The request did not arrive in time."
@@ -373,7 +371,7 @@ class Connection(asyncio.Protocol):
         self._arriving, self._in_body = True, False
         self.idle_at = None
         self._url, self._headers, self._body = b"", {}, b""
-        self._fields = self._head_bytes = self._body_bytes = 0
+        self._fields = self._read_bytes = self._body_bytes = self._chunks = 0
 
     def on_url(self, url: bytes) -> None:
         """A piece of the request's target."""
@@ -406,6 +404,10 @@ class Connection(asyncio.Protocol):
 
     def _is_free(self) -> bool:
         return self._current is None and not self._waiting and self._transport is not None
+
+    def on_chunk_header(self) -> None:
+        """The length of a chunk has arrived."""
+        self._chunks += 1
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -483,11 +485,8 @@ class Connection(asyncio.Protocol):
         """Handle the next request, unless one is being handled or the client does not read."""
         if self._transport is None or self._current is not None or self.stalled_at is not None:
             return
-        if (
-            self._paused
-            and len(self._waiting) <= _MAX_AHEAD // 2
-            and self._held_bytes <= self._shared.bounds.body_bytes
-        ):
+        few = len(self._waiting) <= _MAX_AHEAD // 2 and self._held_bytes <= self._shared.bounds.body_bytes
+        if self._paused and few:
             self._paused = False
             self._transport.resume_reading()
         if self._waiting:
