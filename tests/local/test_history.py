@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onefold.local.history import WHATS, MessageHistory, ordinal, span
+from onefold.local.history import WHATS, HistoryEvent, MessageHistory, ordinal, span
 
 NOON_MS = 1_700_049_600_000  # 2023-11-15T12:00:00Z
 
@@ -204,6 +206,27 @@ def test_a_duplicate_send_says_how_long_ago_the_first_was() -> None:
         "accepted but not delivered: deduplication id seen 41 s ago",
     ]
     assert sentences(history, "m-2") == ["accepted but not delivered: deduplication id seen less than 5 minutes ago"]
+
+
+def test_a_sentence_looks_at_a_bounded_number_of_earlier_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = MessageHistory()
+    history.record("orders.fifo", "m-1", "sent", at_ms=NOON_MS)
+    for number in range(2_000):
+        history.record("orders.fifo", "m-1", "deduplicated", at_ms=NOON_MS + number)
+    events = history.of("m-1")
+    looked: list[int] = []
+    back = history._back_from
+
+    def counted(number: int) -> Iterator[HistoryEvent]:
+        for event in back(number):
+            looked.append(event.number)
+            yield event
+
+    monkeypatch.setattr(history, "_back_from", counted)
+    told = [history.why(event) for event in events]
+    assert told[1].endswith("seen 0 ms ago")
+    assert told[-1].endswith("seen less than 5 minutes ago")
+    assert len(looked) <= 51 * len(events)
 
 
 def test_an_invocation_and_its_answer() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Literal, get_args
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ from msgspec import Struct
 from onefold.observe import wording
 
 EVENTS_MAX = 10_000
+_EARLIER_MAX = 50  # earlier events that one sentence looks at; a message can have all of the ring's
 
 What = Literal[
     "sent",
@@ -172,8 +174,8 @@ class MessageHistory:
         return sorted({row[2] for row in self._ring if row is not None and row[2]})
 
     def why(self, event: HistoryEvent) -> str:
-        """One sentence about what happened and why, as far as the earlier events are still remembered."""
-        return event.text or _sentence(event, self._back_from(event.before))
+        """One sentence about what happened and why, as far as the last few events of the message tell."""
+        return event.text or _sentence(event, islice(self._back_from(event.before), _EARLIER_MAX))
 
     def clear(self) -> None:
         """Forget all events; numbering continues."""

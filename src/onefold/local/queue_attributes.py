@@ -259,9 +259,16 @@ def _size(wanted: WantedQueue, value: str, _: QueueAddresses) -> WantedQueue:
 
 
 def _policy(wanted: WantedQueue, value: str, _: QueueAddresses) -> WantedQueue:
-    if value and (len(value.encode()) > POLICY_BYTES_MAX or not isinstance(_json(value), dict)):
+    if value and (len(value.encode()) > POLICY_BYTES_MAX or not _is_policy(_json(value))):
         raise aws_errors.invalid_attribute_value("Policy")
     return _keep(wanted, "Policy", value)
+
+
+def _is_policy(value: object) -> bool:
+    """Whether a JSON value is an object whose statements, if it has any, are one object or a list of them."""
+    statement = value.get("Statement", []) if isinstance(value, dict) else None
+    statements = statement if isinstance(statement, list) else [statement]
+    return all(isinstance(one, dict) for one in statements)
 
 
 def _key(wanted: WantedQueue, value: str, _: QueueAddresses) -> WantedQueue:

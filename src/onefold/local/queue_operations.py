@@ -332,7 +332,7 @@ async def add_permission(sqs: SqsService, params: Any, caller: SqsCaller) -> Non
     _check_permission(params)
     metadata = sqs.metadata(queue)
     policy = _policy(metadata) or {"Version": "2008-10-17", "Id": f"{sqs.addresses.arn(queue)}/SQSDefaultPolicy"}
-    statements = list(policy.get("Statement", []))
+    statements = list(policy.get("Statement", ()))
     if any(statement.get("Sid") == params.Label for statement in statements):
         raise aws_errors.invalid_value(params.Label, "Label", "Already exists.")
     principals = [f"arn:aws:iam::{account}:root" for account in params.AWSAccountIds]
@@ -373,7 +373,7 @@ async def remove_permission(sqs: SqsService, params: Any, caller: SqsCaller) -> 
     queue = sqs.settings(params.QueueUrl).name
     metadata = sqs.metadata(queue)
     policy = _policy(metadata)
-    statements = list(policy.get("Statement", []))
+    statements = list(policy.get("Statement", ()))
     left = [statement for statement in statements if statement.get("Sid") != params.Label]
     if len(left) == len(statements):  # AWS has two texts for it (recorded)
         raise aws_errors.invalid_value(
@@ -386,7 +386,8 @@ def _policy(metadata: QueueMetadata) -> dict[str, Any]:
     text = metadata.kept.get("Policy")
     found: dict[str, Any] = json.loads(text) if text else {}
     statement = found.get("Statement", [])
-    return found | {"Statement": statement if isinstance(statement, list) else [statement]} if found else {}
+    statements = statement if isinstance(statement, list) else [statement]
+    return found | {"Statement": [one for one in statements if isinstance(one, dict)]} if found else {}
 
 
 def _with_policy(metadata: QueueMetadata, policy: Mapping[str, Any]) -> QueueMetadata:

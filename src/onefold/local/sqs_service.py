@@ -2,8 +2,9 @@
 
 On a FIFO queue, a receive with the same ReceiveRequestAttemptId within 5 minutes gets the same messages again, with the
 same handles, as long as all of them are in flight and no client has changed the visibility of one. So a client whose
-response was lost can repeat the request. Attempts are kept in memory: after a restart an attempt is a new receive. Not
-here: operations, protocols. Invariants: `SqsService` is all that an operation sees of the server; an attempt is
+response was lost can repeat the request. Attempts are kept in memory, up to 64 MiB of messages: after a restart, or when
+it was forgotten for newer ones, an attempt is a new receive.
+Not here: operations, protocols. Invariants: `SqsService` is all that an operation sees of the server; an attempt is
 forgotten as soon as a client deletes one of its messages or changes its visibility. What else ends a receive (a purge, a
 mapping, another process) is noticed when the attempt is repeated.
 
@@ -26,6 +27,8 @@ from onefold.local.queue_attributes import QueueMetadata, QueueMetadataStore
 from onefold.local.queues import LocalQueues
 
 ATTEMPT_MS = 5 * limits.MINUTE_MS
+ATTEMPTS_BYTES_MAX = 64 * 1024 * 1024
+_ATTEMPT_BYTES: Final = 1_024  # memory of a delivery besides its body
 _REGIONS_MAX: Final = 64  # regions whose view is kept; a view for any other region is made anew each time
 
 
@@ -33,13 +36,20 @@ class _Attempt(Struct):
     deliveries: list[Delivery]
     made_at_ms: int
     until_ms: int
+    size: int
 
 
 class ReceiveAttempts:
-    """The receive attempts of one server."""
+    """The receive attempts of one server.
 
-    def __init__(self) -> None:
-        self._made: dict[tuple[str, str], _Attempt] = {}
+    Args:
+        bytes_max: messages are kept up to this total; the oldest attempts are forgotten for a new one.
+    """
+
+    def __init__(self, bytes_max: int = ATTEMPTS_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._made: dict[tuple[str, str], _Attempt] = {}  # the oldest first
         self._of_receipt: dict[tuple[str, str], tuple[str, str]] = {}
 
     def recall(self, queue: str, attempt_id: str, now_ms: int) -> list[Delivery] | None:
@@ -54,11 +64,16 @@ class ReceiveAttempts:
 
     def keep(self, queue: str, attempt_id: str, deliveries: list[Delivery], visible_ms: int, now_ms: int) -> None:
         """Keep what an attempt received, or that it was repeated and hid the messages again."""
-        self._forget_old(now_ms)
         key = (queue, attempt_id)
         known = self._made.get(key)
         made_at_ms = now_ms if known is None else known.made_at_ms
-        self._made[key] = _Attempt(deliveries, made_at_ms, now_ms + visible_ms)
+        self._forget(key)
+        size = sum(map(_size, deliveries))
+        self._make_room(size, now_ms)
+        if not visible_ms or size > self._bytes_max:
+            return
+        self._bytes += size
+        self._made[key] = _Attempt(deliveries, made_at_ms, now_ms + visible_ms, size)
         for delivery in deliveries:
             self._of_receipt[queue, delivery.receipt] = key
 
@@ -73,12 +88,24 @@ class ReceiveAttempts:
 
     def _forget(self, key: tuple[str, str]) -> None:
         found = self._made.pop(key, None)
-        for delivery in found.deliveries if found is not None else ():
+        if found is None:
+            return
+        self._bytes -= found.size
+        for delivery in found.deliveries:
             self._of_receipt.pop((key[0], delivery.receipt), None)
 
-    def _forget_old(self, now_ms: int) -> None:
-        for key in [key for key, one in self._made.items() if now_ms >= one.made_at_ms + ATTEMPT_MS]:
+    def _make_room(self, size: int, now_ms: int) -> None:
+        """Forget the oldest attempts: those that are over, and others until `size` bytes more fit."""
+        while self._made:
+            key, oldest = next(iter(self._made.items()))
+            is_over = now_ms >= min(oldest.made_at_ms + ATTEMPT_MS, oldest.until_ms)
+            if not is_over and self._bytes + size <= self._bytes_max:
+                return
             self._forget(key)
+
+
+def _size(delivery: Delivery) -> int:
+    return _ATTEMPT_BYTES + len(delivery.body) + sum(len(one.value) for one in delivery.attributes.values())
 
 
 class SqsCaller(Struct, frozen=True):

@@ -71,7 +71,7 @@ async def test_ranges(counter: Counter) -> None:
         "ReceiveMessageWaitTimeSeconds": ("-1", "21"),
         "KmsDataKeyReusePeriodSeconds": ("59", "86401"),
         "SqsManagedSseEnabled": ("yes",),
-        "Policy": ("no json",),
+        "Policy": ("no json", "[]", *(json.dumps({"Statement": one}) for one in (5, ["x"], None, [None]))),
     }.items():
         for value in values:
             error = await counter.refused("CreateQueue", QueueName="orders", Attributes={name: value})
