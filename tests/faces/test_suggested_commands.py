@@ -115,7 +115,7 @@ def test_what_is_suggested_is_not_refused(shell: Shell) -> None:
     (letter,) = shell.json("dlq", "list", "twins:app", "--all")["letters"]
     assert letter["reason"] == "conflict"
     shown = shell("dlq", "show", letter["message_id"], "twins:app")
-    assert "would come back" in shown
+    assert "would fail again" in shown
     assert not suggested(shown, "onefold dlq redrive")
     assert [words[-2:] for words in suggested(shown, "onefold dlq edit")] == [["--new-key", "twins:app"]]
     assert suggested(shown, "onefold dlq purge") == [["dlq", "purge", letter["message_id"], "twins:app"]]

@@ -15,7 +15,7 @@ Invariant: a held operation that is not done keeps at least one message until it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,7 +29,7 @@ from onefold.contracts.admin import Moved, Peeked, roles
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import ManualDecision, Record, RecordKey
 from onefold.observe.wording import instant, operation
-from onefold.runner.handlers import Job, run_of
+from onefold.runner.handlers import run_of
 
 _KEEP_MS = (
     90 * limits.DAY_MS
@@ -254,14 +254,7 @@ def settle(
     judged = hold or held.hold
     if judged != held.hold or judged != hold_of(before):
         raise _judged_another(record_key, judged, before)
-    if held.took_effect and not done and not reason_text:
-        ways = [redact.command("onefold held settle", key, way) for way in ("--done --result JSON", _UNDONE)]
-        raise errors.UsageError(
-            f"{operation(record_key)} took effect: it came to its end, and only its result could not be recorded.",
-            meaning="Settled as not done it would run again, and take effect a second time. Nothing was changed.",
-            todo=f"Give its result: {ways[0]}. If the effect was undone manually, add that: {ways[1]}.",
-        )
-    stored = check_result(session, held, done=done, result=result)
+    stored = check_decision(session, held, done=done, result=result, reason_text=reason_text)
     messages = [one for one in session.engine.queues.find(list(held.message_ids)) if one is not None]
     stopped = _stopped_groups(session, messages)
     for source, group in stopped:
@@ -286,13 +279,11 @@ def settle(
     settled = _settle_messages(
         session, record_key, messages, stopped, fingerprint, done=done, reason_text=reason_text, idle=idle
     )
-    declared = session.job(held.job)
     is_new = done and result is None and held.state == "held"
-    lacks_result = is_new and declared is not None and not _fits(declared, stored)
     return replace(
         settled,
-        lacks_result=lacks_result,
-        is_unchecked=is_new and declared is None,
+        lacks_result=is_new and lacks_result(session, held.job),
+        is_unchecked=is_new and session.job(held.job) is None,
         message_gone=held.message_gone and not done,
     )
 
@@ -412,12 +403,23 @@ def _was_settled(session: AdminSession, key: RecordKey) -> bool:
     return bool(words) and words[-1].event == "settled" and words[-1].detail.get("done") is True
 
 
-def check_result(session: AdminSession, one: HeldOperation, *, done: bool, result: str | None) -> bytes:
+def check_decision(
+    session: AdminSession, one: HeldOperation, *, done: bool, result: str | None, reason_text: str | None
+) -> bytes:
     """The result with which an operation would be settled, as JSON.
 
     Raises:
-        PayloadError: it is not of the job's result type. UsageError: it is not JSON, or is missing.
+        PayloadError: it is not of the job's result type. UsageError: it is not JSON, or is missing; or the run took effect,
+            and no reason says who undid it.
     """
+    if one.took_effect and not done and not reason_text:
+        ways = [redact.command("onefold held settle", one.key, way) for way in ("--done --result JSON", _UNDONE)]
+        raise errors.UsageError(
+            f"{operation(RecordKey(one.tenant, one.job, one.key))} took effect: it came to its end, and only its result"
+            " could not be recorded.",
+            meaning="Settled as not done it would run again, and take effect a second time. Nothing was changed.",
+            todo=f"Give its result: {ways[0]}. If the effect was undone manually, add that: {ways[1]}.",
+        )
     needed = done and one.state == "held"
     return _result(session, one.job, one.key, result, needed=needed, has_queue=one.queue is not None)
 
@@ -455,13 +457,15 @@ def _result(session: AdminSession, name: str, key: str, result: str | None, *, n
     return stored
 
 
-def _fits(job: Job[Any, Any], result: bytes) -> bool:
-    """Whether a result, as JSON, is of the type that the job returns."""
+def lacks_result(session: AdminSession, name: str) -> bool:
+    """Whether the job is declared and null is not of the type that it returns."""
+    job = session.job(name)
     try:
-        job.rules.payload.decode_result(result)
+        if job is not None:
+            job.rules.payload.decode_result(b"null")
     except errors.PayloadError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _settle_record(

@@ -157,7 +157,7 @@ def _refusal(session: AdminSession, one: HeldOperation, *, done: bool, result: s
     if one.took_effect and not done:
         return "It took effect: it came to its end, and only its result could not be recorded. Settle it alone."
     try:
-        held.check_result(session, one, done=done, result=result)
+        held.check_decision(session, one, done=done, result=result, reason_text=None)
     except errors.UsageError as error:
         return error.what
     return None

@@ -291,10 +291,12 @@ def confirm(question: str, otherwise: str = "--yes") -> None:
         otherwise: the option that answers if nobody can.
 
     Raises:
-        UsageError: of click; nobody can answer. Abort: the answer was no, or an interrupt.
+        UsageError: of click; nobody can answer. Exit: of click; the answer was no. Abort: an interrupt.
     """
     try:
-        click.confirm(question, abort=True, err=True)
+        if not click.confirm(question, err=True):
+            note("Nothing was changed.")
+            raise click.exceptions.Exit(1)
     except click.Abort as error:
         if not isinstance(error.__context__, EOFError):
             raise

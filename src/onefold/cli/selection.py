@@ -30,9 +30,9 @@ OUTCOMES: Final[dict[ExpectedOutcome, str]] = {
     "waits": "would wait.",
     "unknown": "is uncertain.",
     "held": "would be held.",
-    "conflict": "would come back.",
-    "malformed": "would come back.",
-    "comes-back": "would come back.",
+    "conflict": "would fail again.",
+    "malformed": "would fail again.",
+    "comes-back": "would fail again.",
     "no-job": "would wait for a worker that knows its job.",
 }
 

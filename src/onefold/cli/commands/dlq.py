@@ -9,6 +9,7 @@ Invariant: nothing is deleted without --yes or a person's answer.
 from __future__ import annotations
 
 import os
+import sys
 from itertools import islice
 from typing import Final
 
@@ -398,6 +399,7 @@ def purge(
 @selection.selecting
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @click.option("--dry-run", is_flag=True, help="Show what each message would do, and send nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask. Asked is only on a terminal, and for more than one message.")
 @click.option(
     "--rate",
     type=options.RATE,
@@ -421,6 +423,7 @@ def redrive(
     select: Select,
     everything: bool,
     dry_run: bool,
+    yes: bool,
     rate: int,
     stop_after: int,
     no_watch: bool,
@@ -442,6 +445,9 @@ def redrive(
     if dry_run:
         foreseen = redriving.foresee(found.session, messages, select=wanted, idle=idle)
         return Answer({"foreseen": foreseen, "counts": _outcomes(foreseen)}, draw=lambda: _draw_foreseen(foreseen))
+    if len(messages) > 1 and not yes and sys.stdin.isatty():
+        foreseen = redriving.foresee(found.session, messages, select=wanted, idle=idle)
+        render.confirm(f"{counted(len(messages), 'message')}: {_counts(foreseen)}. Send them back?")
     work = redriving.Redrive(
         found.session,
         messages,
@@ -487,19 +493,22 @@ def _draw_foreseen(foreseen: list[redriving.Foreseen]) -> None:
     ]
     render.draw(render.table(columns, rows))
     line()
-    counts = ", ".join(f"{count} would {_WOULD[outcome]}" for outcome, count in _outcomes(foreseen).items())
-    line(f"{counted(len(foreseen), 'message')}: {counts}. Nothing was sent.")
+    line(f"{counted(len(foreseen), 'message')}: {_counts(foreseen)}. Nothing was sent.")
+
+
+def _counts(foreseen: list[redriving.Foreseen]) -> str:
+    return ", ".join(f"{count} would {_WOULD[outcome]}" for outcome, count in _outcomes(foreseen).items())
 
 
 _WOULD: Final[dict[ExpectedOutcome, str]] = {
     "run": "run",
     "answered": "be answered",
     "waits": "wait",
-    "unknown": "be unknown",
+    "unknown": "be uncertain",
     "held": "be held",
     "conflict": "conflict",
     "malformed": "be malformed",
-    "comes-back": "come back",
+    "comes-back": "fail again",
     "no-job": "find no job",
 }
 

@@ -232,7 +232,9 @@ def settle(
     if not done and not not_done:
         raise click.UsageError("Say whether the effect happened: --done or --not-done.")
     if hold is None and sys.stdin.isatty() and admin.listed(found.session, key):
-        hold = _asked(admin.find(found.session, key, job, tenant, undo=not_done), found, done=done)
+        one = admin.find(found.session, key, job, tenant, undo=not_done)
+        admin.check_decision(found.session, one, done=done, result=result, reason_text=reason_text)
+        hold = _asked(one, found, done=done, is_null=done and result is None)
     settled = admin.settle(
         found.session,
         key,
@@ -326,10 +328,12 @@ def _draw_many(many: settling.SettledMany, plan: settling.SettlePlan) -> None:
         line("More is held than one command settles: run it again.")
 
 
-def _asked(one: admin.HeldOperation, found: target.Target, *, done: bool) -> str:
+def _asked(one: admin.HeldOperation, found: target.Target, *, done: bool, is_null: bool) -> str:
     """Show what would be settled, and ask; returns the hold that the person at the terminal has agreed to settle."""
     for text in _facts(one, found.session.now_ms()):
         render.note(redact.one_line(text))
+    if is_null and admin.lacks_result(found.session, one.job):
+        render.note("  Duplicates would get the result null, which is not what the job returns: see --result.")
     render.confirm(f"Settle it as {'done' if done else 'not done'}?", otherwise=f"--hold {one.hold}")
     return one.hold
 
