@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import onefold
+from onefold import errors
 from onefold.admin import dead_letters, editing
 from onefold.admin.dead_letters import Select
 from onefold.runner.handlers import AMENDS_ATTRIBUTE
@@ -159,6 +160,30 @@ def test_an_edit_twice_still_replaces_the_payload_that_the_record_knows(there: O
     assert message.attributes[AMENDS_ATTRIBUTE].value == fingerprint
     back = editing.edit(there.session, message, assignments=["city=London"])
     assert back.amends is None, "the first payload again replaces nothing"
+
+
+def test_what_was_edited_or_redriven_since_it_was_listed_is_not_deleted(there: Open) -> None:
+    kill(there, "a", "b", "c")
+    listed = list(dead_letters.find(there.session, Select()))
+    editing.edit(there.session, listed[0], assignments=["city=Paris"])
+    there.session.engine.queues.move([(listed[1].message_id, None, None)])
+    assert dead_letters.remove(there.session, listed) == 1
+    assert keys(there) == ["a"]
+    (left,) = there.session.engine.queues.peek("orders")
+    assert left.key == "b"
+
+
+def test_an_edit_of_what_was_edited_or_redriven_since_it_was_read_is_refused(there: Open) -> None:
+    kill(there, "a", "b")
+    edited, redriven = dead_letters.find(there.session, Select())
+    editing.edit(there.session, edited, assignments=["city=Paris"])
+    there.session.engine.queues.move([(redriven.message_id, None, None)])
+    for message in (edited, redriven):
+        with pytest.raises(errors.TransientError, match="changed meanwhile"):
+            editing.edit(there.session, message, assignments=["city=Rome"])
+    assert "Paris" in dead_letters.one_of(there.session, Select(key="a")).body
+    rows = [row for row in there.session.engine.ledger.between(0, 1 << 60) if row.event == "edit"]
+    assert len(rows) == 1
 
 
 def test_a_dry_edit_writes_nothing(there: Open) -> None:

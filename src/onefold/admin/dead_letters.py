@@ -527,7 +527,9 @@ def check_named(select: Select) -> None:
 
 
 def remove(session: AdminSession, messages: Sequence[Peeked], *, reason_text: str | None = None) -> int:
-    """Delete dead letters permanently; returns how many existed. A group without dead letters is restarted.
+    """Delete dead letters permanently; returns how many. A group without dead letters is restarted.
+
+    What was edited, redriven or deleted since it was read is left alone.
 
     Args:
         messages: from `find`.
@@ -536,7 +538,7 @@ def remove(session: AdminSession, messages: Sequence[Peeked], *, reason_text: st
     readings = [reading.read(session, message) for message in messages]
 
     def write() -> list[Row]:
-        answers = session.engine.queues.remove([message.message_id for message in messages])
+        answers = reading.remove_unchanged(session, messages)
         rows = [
             session.row("removed", key=known.key, message=message, reason_text=reason_text)
             for message, known, removed in zip(messages, readings, answers, strict=True)

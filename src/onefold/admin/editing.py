@@ -254,9 +254,10 @@ def _check_editable(session: AdminSession, message: Peeked) -> None:
 
 
 def _write(session: AdminSession, message: Peeked, change: Edit, rows: Sequence[Row]) -> None:
-    if not session.engine.queues.edit(message.message_id, change):
+    if reading.unchanged(session, [message]) != [True] or not session.engine.queues.edit(message.message_id, change):
         raise errors.TransientError(
-            f"Message {message.message_id} is gone or held by a consumer.",
+            f"Message {message.message_id} is gone, was changed meanwhile, or is held by a consumer.",
+            meaning="Nothing was changed.",
             todo="Look again: `onefold dlq list --all`.",
         )
     session.engine.ledger.append(rows)

@@ -540,7 +540,7 @@ def _settle_messages(
     def write() -> tuple[dict[str, Moved], list[bool]]:
         singles = [one for one in back if (one.source, one.group) not in stopped]
         sent = _send_back(session, singles)
-        removed = session.engine.queues.remove([one.message_id for one in same])
+        removed = reading.remove_unchanged(session, same)
         session.engine.ledger.append(
             [
                 session.row(

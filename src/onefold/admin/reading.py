@@ -301,3 +301,25 @@ def _without_policy(found: store.Answer, now_ms: int) -> Forecast:
 def as_if(message: Peeked, body: str, attributes: Mapping[str, Attribute]) -> Peeked:
     """The message as it would be with another body and other attributes."""
     return replace(message, body=body, attributes=attributes)
+
+
+def unchanged(session: AdminSession, messages: Sequence[Peeked]) -> list[bool]:
+    """Whether each message is still in its queue with the same contents; call it in the transaction that changes them.
+
+    Always True on SQS, where looking takes messages away: there an edit or a move is a message with another id.
+    """
+    if session.engine.commit is None:
+        return [True] * len(messages)
+    now = session.engine.queues.find([one.message_id for one in messages])
+    return [
+        one is not None and (one.queue, one.body, one.attributes) == (seen.queue, seen.body, seen.attributes)
+        for seen, one in zip(messages, now, strict=True)
+    ]
+
+
+def remove_unchanged(session: AdminSession, messages: Sequence[Peeked]) -> list[bool]:
+    """Delete messages, except those that were edited, moved or deleted since they were read; call it in a transaction."""
+    same = unchanged(session, messages)
+    ids = [one.message_id for one, is_same in zip(messages, same, strict=True) if is_same]
+    removed = iter(session.engine.queues.remove(ids))
+    return [is_same and next(removed) for is_same in same]

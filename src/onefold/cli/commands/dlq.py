@@ -383,7 +383,14 @@ def purge(
         what = ", ".join(f"{counted(count, 'message')} of {queue}" for queue, count in counts.items())
         render.confirm(f"Delete {what} for good?")
     removed = admin.remove(found.session, messages, reason_text=reason_text)
-    return Answer({"removed": removed}, draw=lambda: line(f"{counted(removed, 'dead letter')} deleted."))
+    left = len(messages) - removed
+
+    def draw() -> None:
+        line(f"{counted(removed, 'dead letter')} deleted.")
+        if left:
+            line(f"{counted(left, 'message')} left alone: changed, redriven or deleted since the list was made.")
+
+    return Answer({"removed": removed, **({"left": left} if left else {})}, draw=draw)
 
 
 # -- redrive ---------------------------------------------------------------------------------------------------------
