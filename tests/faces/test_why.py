@@ -668,3 +668,31 @@ def test_the_name_of_a_schedule_or_a_run_is_no_unseen_key(there: Open) -> None:
     assert declared is not None
     assert declared.text == "'nightly' is a schedule: ask about it on a date."
     assert why.explain(session, "x" * 400).instead is None
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_run_whose_message_was_received_too_often_is_told_with_its_dead_letter(there: Open, fifo: bool) -> None:
+    job, name = (there.office.step, "lines.fifo") if fifo else (there.office.book, "orders")
+    receipt = job.send(Order("a"))
+    there.claim(job.name, "a", start=True, message_id=receipt.message_id)
+    queue = there.session.engine.queues.open(name)
+    receives_max = there.session.settings()[name].receives_max
+    assert receives_max is not None
+    for _ in range(receives_max):
+        assert len(queue.receive(1, visible_ms=1_000)) == 1
+        there.clock.advance(5_000)
+    assert queue.receive(1) == []  # it has been moved
+    moved_ms = there.clock.now_ms()
+    there.clock.advance(9_000)
+    (letter,) = find(there.session, Select())
+    found = story(there, "a")
+    assert found.state == "dead"
+    assert "has not renewed its lease" in found.text
+    assert f"the outcome of that run is unknown. Its message is in the dead-letter queue {letter.queue}" in found.text
+    assert f"onefold dlq show {letter.message_id}" in found.todo
+    (line,) = [line for line in found.lines if line.event == "dead-letter"]
+    assert line.at_ms == moved_ms
+    (run,) = stuck.runs(there.session)
+    assert run.resolves is False
+    assert f"its message is in {letter.queue}, from which no worker takes it over" in run.explanation
+    assert f"onefold dlq redrive {letter.message_id}" in run.explanation

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from onefold.admin import reading
 from onefold.admin.session import AdminSession
-from onefold.contracts.admin import Peeked
+from onefold.contracts.admin import Peeked, roles
 from onefold.contracts.store import Record
 from onefold.observe.operation_state import HANGS, paused_text, what_of_stopped
 from onefold.observe.wording import age, pause
@@ -44,6 +45,8 @@ def runs(session: AdminSession) -> list[StuckRun]:
     found = []
     records = session.engine.records.scan(status="in_progress", limit=1_000)
     asked = session.has_queues and not session.closed_queues()
+    kinds = roles(session.settings()) if records else None
+    buried = {*kinds.dead, *kinds.held} if kinds is not None else set()
     dead = session.engine.dead({record.owner for record in records})
     for record in records:
         if record.lease_until_ms > now_ms and record.owner not in dead:
@@ -54,13 +57,14 @@ def runs(session: AdminSession) -> list[StuckRun]:
         if stopped is not None:
             text, resolves = " ".join((f"its {paused_text(stopped)}.", *what_of_stopped(stopped))), False
         else:
-            message = session.engine.queues.find([record.message_id])[0] if record.message_id is not None else None
+            message = _message_of(session, record)
             text, resolves = _what_happens_next(
                 message,
                 now_ms,
                 is_dead=record.owner in dead,
                 left_ms=record.lease_until_ms - now_ms,
                 may_wait=record.message_id is not None and not asked,
+                is_buried=message is not None and message.queue in buried,
             )
         found.append(
             StuckRun(
@@ -74,6 +78,21 @@ def runs(session: AdminSession) -> list[StuckRun]:
             )
         )
     return sorted(found, key=lambda one: -one.silent_ms)
+
+
+def _message_of(session: AdminSession, record: Record) -> Peeked | None:
+    """The message that would bring a run back; on SQS, where looking would receive it, None."""
+    if record.message_id is None:
+        return None
+    (found,) = session.engine.queues.find([record.message_id])
+    if found is None and session.engine.commit is not None:  # a message that is moved gets another id
+        of_key = [one for one in session.engine.queues.find_key(record.key.key) if _is_of(session, one, record)]
+        found = of_key[0] if of_key else None
+    return found
+
+
+def _is_of(session: AdminSession, message: Peeked, record: Record) -> bool:
+    return reading.read(session, message).key == record.key
 
 
 def _late(session: AdminSession, record: Record, now_ms: int) -> StuckRun | None:
@@ -97,8 +116,14 @@ def _late(session: AdminSession, record: Record, now_ms: int) -> StuckRun | None
 
 
 def _what_happens_next(
-    message: Peeked | None, now_ms: int, *, is_dead: bool, left_ms: int, may_wait: bool = False
+    message: Peeked | None, now_ms: int, *, is_dead: bool, left_ms: int, may_wait: bool = False, is_buried: bool = False
 ) -> tuple[str, bool]:
+    if message is not None and is_buried:
+        ended = "its process has ended, and " if is_dead else ""
+        text = (
+            f"{ended}its message is in {message.queue}, from which no worker takes it over; the outcome of the run is "
+        )
+        return f"{text}unknown. To send it back: onefold dlq redrive {message.message_id}", False
     if message is None and may_wait:
         ended = "its process has ended; " if is_dead else ""
         text = (

@@ -45,7 +45,7 @@ def state_of(evidence: Evidence) -> OperationState:
     if record is not None and record.parked:
         return _held(record, evidence)
     if record is not None and record.status == "in_progress":
-        return _in_progress(record, live, evidence)
+        return _in_progress(record, live, dead, evidence)
     if live and evidence.paused_until_ms is not None:
         return _paused(live[0], evidence.paused_until_ms, evidence)
     if live:
@@ -108,11 +108,14 @@ def _held(record: Record, evidence: Evidence) -> OperationState:
     )
 
 
-def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> OperationState:
+def _in_progress(record: Record, live: list[Peeked], dead: list[Peeked], evidence: Evidence) -> OperationState:
     left_ms = record.lease_until_ms - evidence.now_ms
     started = record.started_fence == record.fence
     what = f"run {record.attempts}" if started else "a claim that has not started"
     since_ms = (record.started_at_ms if started else None) or record.updated_at_ms
+    if evidence.owner_dead and dead and not live:
+        has_ended = f"The process of {what}, owner {record.owner} (fence {record.fence}), has ended"
+        return _dead_in_run(has_ended, dead[0], evidence)
     if evidence.owner_dead:
         return _ended(what, record, live, left_ms, evidence)
     if evidence.stopped_process is not None:
@@ -151,6 +154,9 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Oper
             f"The next delivery takes it over; its message {live[0].message_id} is {back}.",
             todo=("Is a worker running? Start one: onefold worker <module>:<app>",),
         )
+    if dead:
+        has_not = f"{what[0].upper()}{what[1:]} by owner {record.owner} has not renewed its lease for {age(-left_ms)}"
+        return _dead_in_run(has_not, dead[0], evidence)
     if evidence.not_asked and record.message_id is not None:
         return OperationState(
             state="silent",
@@ -306,6 +312,16 @@ def _dead(message: Peeked, evidence: Evidence) -> OperationState:
         text=f"In the dead-letter queue {message.queue}, expires in {age(message.expires_at_ms - evidence.now_ms)}."
         f"{why}{owner}",
         todo=(f"onefold dlq show {message.message_id}", *todo),
+    )
+
+
+def _dead_in_run(what: str, message: Peeked, evidence: Evidence) -> OperationState:
+    """The state of a run that was not ended and whose message was dead-lettered, as it was received too often."""
+    return OperationState(
+        state="dead",
+        text=f"{what}, and the outcome of that run is unknown. Its message is in the dead-letter queue {message.queue}, "
+        f"from which no worker takes it over, and expires in {age(message.expires_at_ms - evidence.now_ms)}.",
+        todo=(f"onefold dlq show {message.message_id}", *both(evidence.way_back(message))),
     )
 
 

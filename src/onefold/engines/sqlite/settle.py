@@ -84,7 +84,7 @@ def dead_letter_in(connection: sqlite3.Connection, row: QueueRow, worn: Sequence
                 f"the queue's maximum is {row.settings.receives_max}.",
                 key=found.key,
                 first_at_ms=found.first_received_at_ms,
-                last_at_ms=found.received_at_ms,
+                last_at_ms=now_ms,
             ),
         )
         for found in worn
