@@ -161,7 +161,7 @@ def test_a_sam_event_is_a_mapping(sam: TemplateFacts) -> None:
 
 
 def test_everything_else_is_listed_with_a_reason(sam: TemplateFacts) -> None:
-    assert why(sam, "Table") == {"Resources.Table": "only queues, functions and their mappings are served"}
+    assert why(sam, "Table") == {"Resources.Table": "only queues, topics, functions and their mappings are served"}
     assert why(sam, "Archive") == {"Resources.Archive": "its condition IsProd is false"}
     [policy] = sam.policies
     assert policy.queues == ("orders-dev",)
@@ -487,3 +487,23 @@ def test_code_in_a_zip_beside_the_template(tmp_path: Path, inside: str, runs: bo
     expected = ZippedCode((tmp_path / "code.zip").resolve()) if runs else None
     assert [one.code for one in facts.functions_that_run] == ([expected] if runs else [])
     assert runs or "there is no app.py in" in facts.left_out[0].why
+
+
+def test_a_topic_exists_in_a_local_sqs_and_a_function_is_told_its_arn(tmp_path: Path) -> None:
+    path = tmp_path / "template.yaml"
+    path.write_text(
+        "Resources:\n"
+        "  Placed: {Type: AWS::SNS::Topic, Properties: {TopicName: placed, KmsMasterKeyId: alias/aws/sns}}\n"
+        "  Say:\n"
+        "    Type: AWS::Lambda::Function\n"
+        "    Properties:\n"
+        "      Runtime: python3.12\n"
+        "      Handler: index.handler\n"
+        "      Code: {ZipFile: 'def handler(event, context): pass'}\n"
+        "      Environment: {Variables: {REF: !Ref Placed, ARN: !GetAtt Placed.TopicArn, NAME: !GetAtt Placed.TopicName}}\n"
+    )
+    facts = collect_template(path, parameters={}, account="123456789012", region="eu-west-1")
+    (function,) = facts.functions
+    arn = "arn:aws:sns:eu-west-1:123456789012:placed"
+    assert function.environment == {"REF": arn, "ARN": arn, "NAME": "placed"}
+    assert why(facts, "Placed") == {"Resources.Placed.Properties.KmsMasterKeyId": "without effect here"}

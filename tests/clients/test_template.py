@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import boto3
 import pytest
 
-from tests.clients.serving import free_port, serving
+from tests.clients.serving import CREDENTIALS, free_port, serving
 from tests.docs.test_pages import blocks, shell
 
 PAGE = "docs/how-to/serve-a-template.md"
@@ -33,4 +34,13 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
         said = shell(
             "export AWS_CONFIG_FILE=/dev/null AWS_PAGER= AWS_DEFAULT_OUTPUT=json\n" + ask.replace(URL, url), tmp_path
         )
+        (publishing,) = [text for language, title, text in blocks(PAGE) if language == "python" and not title]
+        exec(publishing.replace(URL, url), {})
+        sqs = boto3.client("sqs", endpoint_url=url, **CREDENTIALS)
+        queue = sqs.get_queue_url(QueueName="receipts-dev")["QueueUrl"]
+        bodies = set()
+        while "booked o-2" not in bodies:
+            found = sqs.receive_message(QueueUrl=queue, WaitTimeSeconds=20).get("Messages", [])
+            assert found, f"only {bodies}"
+            bodies |= {one["Body"] for one in found}
     assert '"Body": "booked o-1"' in said

@@ -10,6 +10,7 @@ Scheduler's defaults are those that are commonly stated, its own pages give only
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from onefold.check.facts import (
     TopicSubscriptionFacts,
     Unresolved,
 )
-from onefold.check.intrinsics import flag, plain, text_of, whole_number
+from onefold.check.intrinsics import flag, plain, text_of, whole_number, why_not
 from onefold.check.kinds import KINDS
 from onefold.check.scope import Properties
 
@@ -139,6 +140,7 @@ def topic_of(properties: Properties, exists: bool | Unresolved) -> Iterator[Reso
     facts = TopicFacts(
         **shared(properties, exists),
         fifo=properties.setting("FifoTopic", flag, False),
+        content_dedup=properties.setting("ContentBasedDeduplication", flag, False),
         key=properties.setting("KmsMasterKeyId", text_of),
     )
     yield facts
@@ -159,8 +161,21 @@ def _subscription(properties: Properties, exists: bool | Unresolved, topic_arn: 
         endpoint=properties.setting("Endpoint", text_of),
         dead_letter_arn=properties.inner("RedrivePolicy").setting("deadLetterTargetArn", text_of),
         raw=properties.setting("RawMessageDelivery", flag, False),
+        filter_policy=properties.setting("FilterPolicy", _policy),
+        filter_scope=properties.setting("FilterPolicyScope", text_of, "MessageAttributes"),
         allowed=False,
     )
+
+
+def _policy(value: Any) -> dict[str, Any] | Unresolved:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return Unresolved("it is not JSON")
+    if why := why_not(value):
+        return why
+    return value if isinstance(value, dict) else Unresolved("it is no mapping")
 
 
 def _topic_event(properties: Properties, exists: bool | Unresolved, arn: str) -> TopicSubscriptionFacts:
@@ -175,6 +190,8 @@ def _topic_event(properties: Properties, exists: bool | Unresolved, arn: str) ->
         endpoint=queue_arn if through_queue else document.setting(properties.path, arn),
         dead_letter_arn=properties.inner("RedrivePolicy").setting("deadLetterTargetArn", text_of),
         raw=document.setting(properties.path, False),
+        filter_policy=properties.setting("FilterPolicy", _policy),
+        filter_scope=properties.setting("FilterPolicyScope", text_of, "MessageAttributes"),
         allowed=True,
     )
 

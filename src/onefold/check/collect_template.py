@@ -204,6 +204,12 @@ AROUND: Final[Mapping[str, _Taker]] = {
     "AWS::Serverless::StateMachine": state_machine_of,
     "AWS::StepFunctions::StateMachine": state_machine_of,
 }
+READ_OF_TOPICS: Final[Mapping[str, tuple[str, ...]]] = {
+    "AWS::SNS::Topic": ("ContentBasedDeduplication", "FifoTopic", "Subscription", "TopicName"),
+    "AWS::SNS::Subscription": (
+        "Endpoint", "FilterPolicy", "FilterPolicyScope", "Protocol", "RawMessageDelivery", "RedrivePolicy", "TopicArn",
+    ),
+}  # fmt: skip
 ATTACHED: Final = frozenset({"AWS::IAM::ManagedPolicy", "AWS::IAM::Policy", "AWS::IAM::RolePolicy"})
 ALIAS: Final = "AWS::KMS::Alias"
 NESTED: Final = frozenset({"AWS::CloudFormation::Stack", "AWS::Serverless::Application"})
@@ -354,8 +360,19 @@ class _Collection:
         elif kind == MAPPING:
             properties = self._properties(logical_id)
             self._take_mapping(mapping_of(properties), properties)
+        elif kind in READ_OF_TOPICS:
+            self._take_topic(kind, self._properties(logical_id))
         else:
-            self._leave_out(path, kind, "only queues, functions and their mappings are served")
+            self._leave_out(path, kind, "only queues, topics, functions and their mappings are served")
+
+    def _take_topic(self, kind: str, properties: Properties) -> None:
+        """A topic, or a subscription, of a local SQS."""
+        made = AROUND[kind](properties, True)
+        self.around += [made] if isinstance(made, ResourceFacts) else made
+        for name in properties.raw:
+            if name not in READ_OF_TOPICS[kind]:
+                properties.leave_out(name, "without effect here")
+        self._note(properties)
 
     def finish(self) -> None:
         """What is known only when all resources are read: names used twice, mappings without an end, macros."""

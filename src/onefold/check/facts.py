@@ -371,6 +371,7 @@ class TopicFacts(ResourceFacts, frozen=True, kw_only=True):
     """A topic of SNS."""
 
     fifo: Setting[bool]
+    content_dedup: Setting[bool]
     key: Setting[str]
 
 
@@ -382,6 +383,8 @@ class TopicSubscriptionFacts(ResourceFacts, frozen=True, kw_only=True):
     endpoint: Setting[str]
     dead_letter_arn: Setting[str]
     raw: Setting[bool]
+    filter_policy: Setting[dict[str, Any]]
+    filter_scope: Setting[str]
     allowed: bool
 
 

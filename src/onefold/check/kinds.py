@@ -51,6 +51,7 @@ KINDS: Final = {
     "AWS::Serverless::StateMachine": Kind("Name", f"states:{_AT}:stateMachine:{{name}}", "arn"),
     "AWS::StepFunctions::StateMachine": Kind("StateMachineName", f"states:{_AT}:stateMachine:{{name}}", "arn"),
 }
+SERVED: Final = frozenset({"AWS::SNS::Topic"})  # of these, those that exist in a local SQS
 NAME_ATTRIBUTES: Final = frozenset({"AlarmName", "KeyId", "Name", "QueueName", "TopicName"})
 ARN_ATTRIBUTES: Final = frozenset({"Arn", "EventBusArn", "SubscriberArn", "TopicArn"})
 QUALIFIED: Final = frozenset({"AWS::Lambda::Alias", "AWS::Lambda::Version"})

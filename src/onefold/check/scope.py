@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from onefold.check.facts import Document, LeftOut, PropertyPath, Setting, TemplateLocation, Unresolved
 from onefold.check.intrinsics import NO_VALUE, Intrinsics, flag, is_function, text_of, whole_number
-from onefold.check.kinds import ARN_ATTRIBUTES, KINDS, NAME_ATTRIBUTES, QUALIFIED
+from onefold.check.kinds import ARN_ATTRIBUTES, KINDS, NAME_ATTRIBUTES, QUALIFIED, SERVED
 from onefold.errors import UsageError
 
 QUEUE: Final = "AWS::SQS::Queue"
@@ -140,7 +140,7 @@ class Scope:
                 return f"{self._endpoint}/{self.account}/{self.name_of(name)[0]}"
             case kind if kind in FUNCTIONS:
                 return self.name_of(name)[0]
-            case kind if self.everything and kind in KINDS:
+            case kind if kind in KINDS and (self.everything or kind in SERVED):
                 return self.arn_of(name) if KINDS[kind].ref == "arn" else self.name_of(name)[0]
             case kind if self.everything and kind in QUALIFIED:
                 return self._qualified_arn(name, kind)
@@ -155,9 +155,10 @@ class Scope:
             return {"Arn": self.queue_arn(known), "QueueName": known, "QueueUrl": self.ref(name)}[attribute]
         if kind in FUNCTIONS and attribute == "Arn":
             return self.function_arn(self.name_of(name)[0])
-        if self.everything and kind in KINDS and attribute in ARN_ATTRIBUTES:
+        is_here = kind in KINDS and (self.everything or kind in SERVED)
+        if is_here and attribute in ARN_ATTRIBUTES:
             return self.arn_of(name)
-        if self.everything and kind in KINDS and attribute in NAME_ATTRIBUTES:
+        if is_here and attribute in NAME_ATTRIBUTES:
             return self.name_of(name)[0]
         if kind is None:
             return Unresolved(f"{name} is not a resource of this template")

@@ -122,7 +122,7 @@ def decode(model: SqsModel, form: bytes, path: str, query_string: bytes) -> tupl
             parameter has another type; names it. MissingParameter and what `SqsOperation.check` raises: a required one
             is absent.
     """
-    tree = _nested([*_fields(query_string), *_fields(form)])
+    tree = parameters(form, query_string)
     action = tree.get("Action")
     if not isinstance(action, str) or not action:
         raise NoAction
@@ -135,6 +135,15 @@ def decode(model: SqsModel, form: bytes, path: str, query_string: bytes) -> tupl
     params = operation.input_type(**members)
     operation.check(params, query=True)
     return operation, params
+
+
+def parameters(form: bytes, query_string: bytes) -> dict[str, Any]:
+    """The parameters of a request, nested by the dots in their names; those in the body take precedence.
+
+    Raises:
+        AwsError: MalformedQueryString.
+    """
+    return _nested([*_fields(query_string), *_fields(form)])
 
 
 class NoAction(AwsError):
@@ -232,11 +241,12 @@ def _items(shape: Shape, found: str | _Tree) -> list[Any]:
             inner = found[level]
             if isinstance(inner, str):
                 return [inner]
-            return _numbered(inner)
-    return _numbered(found)
+            return numbered(inner)
+    return numbered(found)
 
 
-def _numbered(tree: _Tree) -> list[Any]:
+def numbered(tree: dict[str, Any]) -> list[Any]:
+    """The elements of a numbered list, in the order of their numbers; without numbers there is one."""
     parts = sorted((part for part in tree if _INDEX.fullmatch(part)), key=int)
     return [tree[part] for part in parts] if parts else [tree]
 
@@ -332,10 +342,10 @@ def headers(request_id: str) -> Headers:
     return [(b"content-type", CONTENT_TYPE), (b"x-amzn-requestid", request_id.encode("ascii"))]
 
 
-def encode_error(error: AwsError, request_id: str) -> tuple[int, Headers, bytes]:
+def encode_error(error: AwsError, request_id: str, namespace: str = NAMESPACE) -> tuple[int, Headers, bytes]:
     """Status, headers and body of an error."""
     body = (
-        f'{_HEAD}<ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{error.fault}</Type>'
+        f'{_HEAD}<ErrorResponse xmlns="{namespace}"><Error><Type>{error.fault}</Type>'
         f"<Code>{error.code}</Code><Message>{_text(error.message)}</Message><Detail/></Error>"
         f"<RequestId>{_text(request_id)}</RequestId></ErrorResponse>"
     )

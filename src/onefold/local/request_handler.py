@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from onefold import errors
-from onefold.local import aws_errors, json_protocol, message_operations, query_protocol, queue_operations, signing
+from onefold.local import (
+    aws_errors,
+    json_protocol,
+    message_operations,
+    query_protocol,
+    queue_operations,
+    signing,
+    sns_api,
+)
 from onefold.local.aws_errors import AwsError
 from onefold.local.connection import Request, Response
 from onefold.local.fault_rules import OnRequest
@@ -62,6 +70,7 @@ OPERATIONS: Final[Mapping[str, Perform]] = {
 
 OURS = "/_onefold"
 LAMBDA = "/2015-03-31/"  # the version of Lambda's API, with which its paths begin
+SNS = sns_api.VERSION  # names a part that has no path of its own: its requests name this version
 
 _JSON = ((b"content-type", json_protocol.CONTENT_TYPE),)
 _XML = ((b"content-type", query_protocol.CONTENT_TYPE),)
@@ -83,8 +92,8 @@ class RequestHandler:
         sqs: the queues and everything else that operations need.
         model: SQS's operations.
         key: the key with which requests must be signed; None: any request is accepted.
-        parts: functions that answer other paths, by the start of the path: `LAMBDA`, `OURS`; called with the request
-            and its id.
+        parts: functions that answer what is not SQS's: `LAMBDA` and `OURS`, the start of a path, and `SNS`; called with
+            the request and its id.
         entropy: gives the random part of request ids.
         is_open: other machines can reach this server, under names that are not known here.
     """
@@ -130,6 +139,8 @@ class RequestHandler:
                 self._check_host(request)
             if path.startswith(LAMBDA):
                 return await self._parts[LAMBDA](request, request_id)
+            if target is None and SNS in self._parts and sns_api.is_for_sns(request):
+                return await self._parts[SNS](request, request_id)
             if target is not None:
                 operation, params = self._json(request, target)
             else:

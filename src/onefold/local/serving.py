@@ -37,12 +37,14 @@ from onefold.local.outcomes import LogLine
 from onefold.local.queue_attributes import QueueMetadataStore
 from onefold.local.queues import LocalQueues
 from onefold.local.registry import FunctionRegistry
-from onefold.local.request_handler import LAMBDA, OURS, RequestHandler, is_loopback
+from onefold.local.request_handler import LAMBDA, OURS, SNS, RequestHandler, is_loopback
 from onefold.local.settings import FunctionSettings
 from onefold.local.signing import Key
+from onefold.local.sns_api import SnsApi
 from onefold.local.sqs_service import SqsService
 from onefold.local.templates import Planted
 from onefold.local.timers import Timers
+from onefold.local.topics import Topics
 from onefold.manual_clock import ManualClock
 
 if TYPE_CHECKING:
@@ -208,6 +210,7 @@ class Serving:
         self.planted: Planted | None = None
         self.problems: tuple[str, ...] = ()
         self._sqs: SqsService
+        self._topics: Topics
 
     @property
     def url(self) -> str:
@@ -285,13 +288,20 @@ class Serving:
         self._registry = registry = self._functions(addresses)
         admin_api = AdminApi(self.queues, facts, mappings=self._mappings, reset=reset)
         api = LambdaApi(registry, sqs, self.queues.timers)
-        parts = {OURS: admin_api.handle, LAMBDA: api.handle}
+        self._topics = Topics(sqs, self._message_id)
+        sns = SnsApi(self._topics, settings.account)
+        parts = {OURS: admin_api.handle, LAMBDA: api.handle, SNS: sns.handle}
         self._handler = RequestHandler(
             sqs, sqs_model.load(), key=key, parts=parts, entropy=self._entropy, is_open=facts.is_open
         )
         self._server = server = HttpServer(self._handler, host=settings.host, port=settings.port, clock=self.clock)
         # A client makes one request at a time, but mappings make calls of their own.
         self.queues.group_commit.is_alone = lambda: server.connections == 1 and not registry.entries()
+
+    def _message_id(self) -> str:
+        """A new id in the form of a UUID, as SNS gives to messages."""
+        one, other = self._entropy.token(), self._entropy.token()
+        return f"{one[:8]}-{one[8:12]}-4{one[13:]}-8{other[1:4]}-{other[4:]}"
 
     def _functions(self, addresses: QueueAddresses) -> FunctionRegistry:
         """The registry of functions and mappings."""
@@ -315,7 +325,9 @@ class Serving:
             return
         self._inline = TemporaryDirectory(prefix="onefold-inline-")
         path = Path(settings.template)
-        self.planted = await templates.plant(path, self._sqs, registry, Path(self._inline.name), settings.parameters)
+        self.planted = await templates.plant(
+            path, self._sqs, registry, self._topics, Path(self._inline.name), settings.parameters
+        )
         self.problems = self.planted.problems
 
     def _mappings(self) -> dict[str, object]:

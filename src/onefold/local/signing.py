@@ -29,7 +29,7 @@ SKEW_MS = 15 * limits.MINUTE_MS  # IAM user guide, troubleshoot SigV4: within 15
 _PRESIGNED_S_MAX = 7 * 24 * 3600  # same guide, X-Amz-Expires: 1 s to 7 days
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _STAMP = "%Y%m%dT%H%M%SZ"
-_SERVICES = ("sqs", "lambda")
+_SERVICES = ("sqs", "lambda", "sns")
 _REGION = re.compile(r"[a-z0-9-]{1,32}")
 
 

@@ -169,6 +169,7 @@ def _say(running: Serving) -> None:
             ("queues", planted.queues),
             ("functions", planted.functions),
             ("mappings", planted.mappings),
+            ("subscriptions", planted.subscriptions),
         ):
             lines.append(f"            {what}: {', '.join(names) or 'none'}")
         lines += [f"            left out: {sentence}" for sentence in planted.left_out]
