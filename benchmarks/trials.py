@@ -272,10 +272,13 @@ def latency(tool: Tool, work: Path, per_s: int = 100, seconds: int = 5, idle_s: 
     return {"p50_ms": ms[len(ms) // 2], "p99_ms": ms[int(len(ms) * 0.99)], "idle_percent": idle * 100}
 
 
-def recovery(tool: Tool, work: Path, bound_s: float = 20.0, standby: bool = False) -> Figures:
+def recovery(tool: Tool, work: Path, bound_s: float = 20.0, standby: bool = False, later_s: float = 0.0) -> Figures:
     """Kills a worker with -9 in the middle of its job: `again_s` until the job began again, absent when it did not.
 
     A second worker is running already (`standby`) or is started at the kill, as a supervisor would.
+
+    Args:
+        later_s: by how much later the worker is killed: what the second one does, it does at intervals.
     """
     with trial(tool, work, "stuck", 1) as opened:
         worker = opened.start_worker()
@@ -284,7 +287,7 @@ def recovery(tool: Tool, work: Path, bound_s: float = 20.0, standby: bool = Fals
         if standby:
             opened.start_worker()
             time.sleep(2.0)
-        time.sleep(0.5)
+        time.sleep(0.5 + later_s)
         killed_at = time.monotonic()
         opened.kill(worker)
         if not standby:
