@@ -530,8 +530,8 @@ def waiting() -> list[Pair]:
             (
                 Planned(
                     "killed worker's job begins again", "s", "again_s", below(2, "s"), again,
-                    note="kill -9 in the middle of a job, a second worker on the same host, which looks for dead ones every half "
-                    "second; the mean of five instants (until 21 November, one). Visibility 30 s; on another "
+                    note="kill -9 in the middle of a job, a second worker on the same host, which looks for dead ones "
+                    "every half second; the mean of five instants (until 21 November, one). Visibility 30 s; on another "
                     "host it is the lease, 30 s. DBOS runs it again when its worker starts again.",
                 ),
             ),

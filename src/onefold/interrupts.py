@@ -11,11 +11,10 @@ Private: may change with any release.
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # the C functions under `signal`
+import _signal  # type: ignore[import-not-found]  # the C functions under `signal`, whose enumerations take 3 ms to import
 import _thread
 import functools
 import inspect
-import signal
 import sys
 import threading
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from itertools import pairwise
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
-_SIGNALS: Final = tuple(int(number) for number in signal.valid_signals())
+_SIGNALS: Final = tuple(int(number) for number in _signal.valid_signals())
 _LAYERS_MAX: Final = 20  # our limit: levels of partials and decorators around a handler
 
 
@@ -202,7 +201,7 @@ class Deferred:
     def caught(self, error: BaseException) -> None:
         """Note the signal of a handler that raised this error where it would go unnoticed."""
         found = _raised_by(error, {number: _signal.getsignal(number) for number in _SIGNALS} | self._handlers)
-        self._noted += found or ([signal.SIGINT] if isinstance(error, KeyboardInterrupt) else [])
+        self._noted += found or ([int(_signal.SIGINT)] if isinstance(error, KeyboardInterrupt) else [])
 
     def _replace(self) -> None:
         for number in _SIGNALS:  # C functions, as a handler may still raise at each of these lines
@@ -234,7 +233,7 @@ def _deliver(noted: list[int]) -> None:
         while True:
             numbers.add(noted.pop(0))
     for number in numbers:
-        _thread.interrupt_main(signal.Signals(number))
+        _thread.interrupt_main(number)  # type: ignore[arg-type]  # a plain number will do
 
 
 def _codes(handler: object) -> list[CodeType]:
