@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, get_origin
 import msgspec
 from msgspec import inspect
 
-from onefold import payload_errors
 from onefold.errors import PayloadError, UsageError
 from onefold.interrupts import let_through
 
@@ -93,6 +92,8 @@ def _encode_unsorted(value: object) -> bytes:
         data = _UNSORTED.encode(value)
     except (TypeError, ValueError) as error:
         let_through(error)
+        from onefold import payload_errors  # only errors need it; cold starts are measured
+
         raise payload_errors.no_json(value, error, _UNSORTED.encode) from None
     return canonical(data)
 
@@ -107,6 +108,8 @@ def canonical(text: bytes | str) -> bytes:
         return _EXACT_SORTED.encode(_EXACT.decode(text))
     except (ValueError, ArithmeticError, RecursionError) as error:
         let_through(error)
+        from onefold import payload_errors  # only errors need it; cold starts are measured
+
         raise payload_errors.malformed(text, error) from None
 
 
@@ -199,6 +202,8 @@ def outline(value: object) -> bytes:
         let_through(error)
         return encode(value)  # its error explains what is wrong
     if b"null" in data:
+        from onefold import payload_errors  # only errors need it; cold starts are measured
+
         payload_errors.refuse_endless(value)
     return data
 
@@ -264,11 +269,15 @@ class PayloadCodec(Generic[T]):
             data = _encode_unsorted(value)
         except ValueError as error:
             let_through(error)
+            from onefold import payload_errors  # only errors need it; cold starts are measured
+
             raise payload_errors.no_json(value, error, _UNSORTED.encode) from None
         try:
             back = self._decoder.decode(data)
         except ValueError as error:
             let_through(error)
+            from onefold import payload_errors  # only errors need it; cold starts are measured
+
             raise payload_errors.unreadable(value, data, error, self.name) from None
         try:
             is_other = back != value
@@ -276,6 +285,8 @@ class PayloadCodec(Generic[T]):
             let_through(error)
             is_other = True
         if is_other:
+            from onefold import payload_errors  # only errors need it; cold starts are measured
+
             wrong = payload_errors.unequal(value, back, self.name)
             if wrong is not None:
                 raise wrong
@@ -310,6 +321,8 @@ class PayloadCodec(Generic[T]):
             return cast(T, self._decoder.decode(data))
         except (ValueError, RecursionError) as error:
             let_through(error)
+            from onefold import payload_errors  # only errors need it; cold starts are measured
+
             raise payload_errors.misfit(data, error, self.name) from None
 
     def decode_result(self, data: bytes | str) -> Any:
@@ -351,6 +364,8 @@ def _of_result(value: object, error: PayloadError, codec: PayloadCodec[Any]) -> 
     cls = get_origin(codec.annotation) or codec.annotation
     is_of_type = codec.annotation is not Any and isinstance(cls, type) and isinstance(value, cls)
     proposed = fitting(value, Any if is_of_type else codec.annotation)
+    from onefold import payload_errors  # only errors need it; cold starts are measured
+
     return payload_errors.of_result(value, error, codec.name, proposed, is_of_type=is_of_type)
 
 
@@ -361,6 +376,8 @@ def fitting(value: object, beside: Any = Any) -> str | None:
         beside: an annotation whose values must fit too; `Any` for none.
     """
     try:
+        from onefold import payload_errors  # only errors need it; cold starts are measured
+
         annotation = payload_errors.annotation_of(value)
         if beside is type(None):
             annotation = annotation | None
@@ -396,6 +413,8 @@ def _from_builtins(cls: type, value: object) -> object:
         return cast(object, cast(Any, cls).model_validate_json(_UNSORTED.encode(value)))
     except ValueError as error:
         let_through(error)
+        from onefold import payload_errors  # only errors need it; cold starts are measured
+
         if not payload_errors.is_pydantic(error):
             raise
         raise ValueError("pydantic refuses it") from error  # msgspec would make a text of all errors

@@ -110,6 +110,11 @@ class Registry:
             todo="Declare exactly one job on a queue that others send to.",
         )
 
+    def add_job(self, job: Job[Any, Any]) -> None:
+        """Add a job, whose name and aliases are no others'."""
+        self.jobs[job.name] = job
+        self.aliases.update(dict.fromkeys(job.aliases, job.name))
+
     def job_named(self, name: str) -> Job[Any, Any] | None:
         """The job that has this name, or had it earlier (`aliases=`); None if there is none."""
         found = self.jobs.get(name)

@@ -21,7 +21,7 @@ from onefold.observe import prometheus
 from onefold.observe.metrics import METRICS, Sample
 from onefold.observe.prometheus import CLIENTS_MAX, MetricsServer
 from onefold.observe.readings import Reader
-from onefold.runner.reports import Snapshot
+from onefold.runner.worker_numbers import Snapshot
 from onefold.runtime.events import Event
 
 GET = b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n"

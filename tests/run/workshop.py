@@ -12,11 +12,11 @@ from onefold.contracts.verbs import Queue
 from onefold.manual_clock import ManualClock
 from onefold.options import WorkerSettings
 from onefold.runner.processes import Spawn
-from onefold.runner.reports import ExitReport
 from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend, backend_of
 from onefold.runner.setup import make_runner
 from onefold.runner.worker import Worker
+from onefold.runner.worker_numbers import ExitReport
 from onefold.runtime.events import Event, Sinks
 
 PATIENCE_S = 20.0  # a test that waits so long has failed; on a good day nothing waits a tenth of a second

@@ -1,4 +1,4 @@
-"""Reports what a runner does: to the sinks at once, and to the history if its level keeps it; and counts for a worker.
+"""Reports what a runner does: to the sinks at once, and to the history if its level keeps it.
 
 Rows that belong to a settlement are only built here; they are written with it. All others are appended at once. If the
 history cannot be written, the work goes on, because the sinks have received the event.
@@ -7,16 +7,12 @@ Never here: what the events mean (`events.py`), decisions. Invariant: a lost lea
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, Final, Literal, cast
-
-from msgspec import Struct, field
+from typing import TYPE_CHECKING, Final, cast
 
 from onefold import errors
 from onefold.contracts.ledger import counts_of
 from onefold.interrupts import ignored, let_through
 from onefold.record import attempt as script
-from onefold.record.error_text import error_name, trace_of
 from onefold.runner.handlers import run_of
 from onefold.runtime.events import EVENTS, Event, kept, kept_text
 from onefold.runtime.outage import Outage
@@ -26,14 +22,14 @@ _KEPT: Final = frozenset(
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from onefold.contracts.ledger import History, Row
     from onefold.contracts.queue import Delivery
     from onefold.contracts.verbs import Ledger
     from onefold.outside import Clock
     from onefold.record.delivery import Detail
-    from onefold.runner.execution import Execution, InFlight
+    from onefold.runner.execution import Execution
     from onefold.runtime.events import Sinks
 
 
@@ -105,6 +101,8 @@ class Reports:
         """The event that a run's decision could not be written, with the backend's last error."""
         detail: Detail = {"attempt": run.attempt}
         if run.error is not None:
+            from onefold.record.error_text import error_name  # only errors need it; cold starts are measured
+
             detail = {**detail, "error": error_name(run.error), "summary": kept_text(run.error)}
         return self.event(name, run.delivery, run, detail)
 
@@ -184,6 +182,8 @@ class Reports:
 
     def thread_failed(self, name: str, error: Exception) -> None:
         """Report that a background thread raised an error."""
+        from onefold.record.error_text import trace_of  # only errors need it; cold starts are measured
+
         kept_trace = trace_of(error, kept_text)
         detail: Detail = {"thread": name, "error": type(error).__name__, "summary": kept_text(error)}
         self.of_process("thread-failed", {**detail, "where": kept_trace.at or None, "trace": kept_trace.text}, error)
@@ -267,110 +267,6 @@ class CallReports(Reports):
                 error.what,
                 error.todo,
             )
-
-
-RATE_MS = 5_000  # `per_second` covers this much time
-_POINTS = 20  # number of points in that time
-_DEAD_LETTERED = ("dead-letter", "quarantine", "conflict", "malformed", "untrusted", "no-job", "group-stopped")
-
-
-class Snapshot(Struct, frozen=True, kw_only=True):
-    """A worker's numbers since it started.
-
-    Args:
-        received: deliveries received. started: handlers (and probes) passed to a lane.
-        completed, duplicates, retried: settled that way. dead_lettered: moved to a dead-letter queue, for whatever reason.
-        held: moved to a held queue. given_back: returned without being started. lost: leases lost.
-        in_hand: received, not yet settled. running: passed to a lane, not yet settled.
-        per_second: completed per second, over the last 5 s. sink_failures: events for which a sink raised or was too
-            slow.
-        progress_age_ms: time since the worker last made progress, or had nothing to do.
-        engine_failing_ms: for how long every call of the engine has failed; 0: they do not fail. engine_failure: the
-            code of the last error.
-    """
-
-    received: int
-    started: int
-    completed: int
-    duplicates: int
-    retried: int
-    dead_lettered: int = field(name="buried")  # the name in JSON
-    held: int
-    given_back: int
-    lost: int
-    in_hand: int
-    running: int
-    per_second: float
-    sink_failures: int = 0
-    progress_age_ms: int = 0
-    engine_failing_ms: int = 0
-    engine_failure: str = ""
-
-
-class ExitReport(Struct, frozen=True, kw_only=True):
-    """How a worker ended.
-
-    Args:
-        code: 0 drained; 3 stopped at once, or after the grace time, with work in progress.
-        left: what was still running, as `job key`; the worker that takes it over decides by the job's policy.
-        counts: the final numbers.
-        not_taken: with `until_empty`, by queue: messages that were left because no job here takes them, and on a FIFO
-            queue those behind them that were received.
-    """
-
-    code: Literal[0, 3]
-    left: tuple[str, ...]
-    counts: Snapshot
-    not_taken: Mapping[str, int] = {}
-
-
-class Numbers:
-    """Counts what a worker does, and how fast it is. Written by one thread, read by any.
-
-    Attributes:
-        started: handlers (and probes) passed to a lane.
-    """
-
-    def __init__(self, in_flight: InFlight, clock: Clock) -> None:
-        self._in_flight = in_flight
-        self._clock = clock
-        self._points: deque[tuple[int, int]] = deque()
-        self.started = 0
-        self._progress_ms = clock.monotonic_ms()
-
-    def progressed(self) -> None:
-        """Note that the worker made progress, or had nothing to do."""
-        self._progress_ms = self._clock.monotonic_ms()
-
-    def note(self, now_ms: int) -> None:
-        """Note how many runs are completed at a monotonic instant; calls in too short a time do nothing."""
-        if self._points and now_ms - self._points[-1][0] < RATE_MS // _POINTS:
-            return
-        self._points.append((now_ms, self._in_flight.counts().get("completed", 0)))
-        while now_ms - self._points[0][0] > RATE_MS:
-            self._points.popleft()
-
-    def snapshot(self, running: int, sink_failures: int) -> Snapshot:
-        """The current numbers."""
-        counts = self._in_flight.counts()
-        now_ms, completed = self._clock.monotonic_ms(), counts.get("completed", 0)
-        since_ms, before = next(iter(self._points.copy()), (now_ms, completed))
-        return Snapshot(
-            received=counts.get("received", 0),
-            started=self.started,
-            completed=completed,
-            duplicates=counts.get("duplicate", 0),
-            retried=counts.get("retry", 0),
-            dead_lettered=sum(counts.get(name, 0) for name in _DEAD_LETTERED),
-            held=counts.get("held", 0),
-            given_back=counts.get("released", 0),
-            lost=counts.get("lease-lost", 0),
-            in_hand=len(self._in_flight),
-            running=running,
-            per_second=(completed - before) * 1000 / max(now_ms - since_ms, 1),
-            sink_failures=sink_failures,
-            progress_age_ms=max(now_ms - self._progress_ms, 0),
-        )
 
 
 def thread_fault(error: Exception) -> errors.InvariantBroken:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from onefold import errors, payload_defaults
+from onefold import errors
 from onefold.clock import lease_from_ms, until_ms
 from onefold.contracts.queue import Ack, Delivery, Leave, MoveTo, RetryIn
 from onefold.contracts.state import group_flag
@@ -594,4 +594,6 @@ def _read(job: Job[Any, Any], delivery: Delivery) -> tuple[script.Facts, Any]:
 def _is_alike(run: Execution, found: Conflict) -> bool:
     if run.job.versions is not None and run.job.versions.is_other(run.facts.fingerprint, found.fingerprint):
         return True
+    from onefold import payload_defaults  # only conflicts need it; cold starts are measured
+
     return payload_defaults.is_same(run.payload, run.facts.fingerprint, found.fingerprint, run.job.rules.compared)

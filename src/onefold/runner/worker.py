@@ -35,8 +35,8 @@ from onefold.runner.heartbeat import Beside
 from onefold.runner.hooks import HookSet
 from onefold.runner.poll import Allotment, Poller
 from onefold.runner.processes import Children, Spawn
-from onefold.runner.reports import ExitReport, Numbers, Snapshot
 from onefold.runner.runner import Runner
+from onefold.runner.worker_numbers import ExitReport, Numbers, Snapshot
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import RenewalMark, WakeableWaiter

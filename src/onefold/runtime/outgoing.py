@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from onefold import codec, duration, errors, payload_defaults
+from onefold import codec, duration, errors
 from onefold.contracts.entries import DERIVED_DEDUP, NOT_SENT, Entry, Refused, Sent, check_entry
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, Attribute
@@ -447,9 +447,11 @@ def known_of(record: Record) -> Known:
 def _refuse_other_payload(one: Outgoing, fingerprint: str, known: str) -> None:
     if one.is_other is not None and one.is_other(one.fingerprint, fingerprint):
         return
-    if fingerprint != one.fingerprint and not payload_defaults.is_same(
-        one.payload, one.fingerprint, fingerprint, one.compared
-    ):
+    if fingerprint == one.fingerprint:
+        return
+    from onefold import payload_defaults  # only conflicts need it; cold starts are measured
+
+    if not payload_defaults.is_same(one.payload, one.fingerprint, fingerprint, one.compared):
         fields = ", ".join(codec.differing(one.fingerprint, fingerprint))
         said = (
             f"They differ in: {fields}."

@@ -38,8 +38,8 @@ from onefold.observe.watch import Watch, beside
 from onefold.observe.wording import age, counted, instant
 from onefold.options import WorkerSettings
 from onefold.runner import worker_setup as workers
-from onefold.runner.reports import ExitReport, Snapshot
 from onefold.runner.worker import Worker
+from onefold.runner.worker_numbers import ExitReport, Snapshot
 from onefold.runtime.events import EVENTS, Event
 from onefold.threads import thread_beside
 
