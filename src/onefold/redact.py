@@ -30,7 +30,7 @@ _SENSITIVE: Final = (
     r"|(?<![a-z0-9])(?:pass|pw|sig|auth))"
 )
 _DATABASE: Final = r"(?:rediss?|postgres(?:ql)?|mysql|mongodb|amqps?)(?:\+\w{1,20})?"
-_NO_PORT: Final = r"(?!\d{1,5}[.:]?(?:[\s/?,;'\")\]}>]|$))"
+_NO_PORT: Final = r"(?!\d{1,5}[.:]?(?:[\s/?,;'\")\]}>]|&\w{1,30}=|$))"
 _HINT: Final = rf"(?i)@|:\\{{0,4}}/|//|cookie|%(?:25)?3a%(?:25)?2f%(?:25)?2f|identified by|{_SENSITIVE}"
 # A URL ends at white space, quotes of code or prose, or a bracket of <...>; a login before its `@` can contain quotes.
 _URL: Final = r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30})(://)((?:[^\s@,]{1,256}@)?[^\s\"'<>`]+)"
@@ -61,13 +61,15 @@ _ENCODED_URL: Final = r"(?i)(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{1,30}%(?:25)?3a%(?:
 # name=value and name: value, also quoted as in JSON and Python, ('name', 'value') and ['--name', 'value']. A match
 # begins at the sensitive word; the part before it is examined only if one was found. Web forms number names or put
 # them into brackets: password1=, user[password]=.
+_AUTH: Final = r"(?:bearer|basic|token|digest|negotiate|apikey)"
 _FIELD: Final = (
     rf"(?i)({_SENSITIVE}(?:s|[-_]?(?:key|id|value|hash|string|confirmation))?\d{{0,3}})"
     r"((?:\[\w{0,20}\])?\\{0,8}['\"]?(?:(?:\]|%5d)(?=[ \t]{0,4}=))?[ \t]{0,4}(?:=>?|:(?!//))[ \t]{0,4}|>(?=[^\s<>=])"
     r"|\\{0,8}['\"],[ \t]{0,4}(?=b?\\{0,8}['\"]))"
     # Quotes that are escaped (a repr of a repr) or never close (a text that was cut): the rest of the line.
-    r"((?:'''|\"\"\").{0,2048}|b?'(?:[^'\\\n]|\\{1,8}+.){0,2048}'|b?\"(?:[^\"\\\n]|\\{1,8}+.){0,2048}\""
-    r"|b?\\{0,8}['\"].{1,8192}|\[[^\]\n]{1,2048}\]?|\{[^}\n]{1,2048}\}?|[^\s&,;)}\]'\"]+)"
+    r"((?:'''|\"\"\")(?s:.{0,2048}?(?:'''|\"\"\")|.{0,2048})|b?'(?:[^'\\\n]|\\{1,8}+.){0,2048}'|b?\"(?:[^\"\\\n]|\\{1,8}+.){0,2048}\""
+    r"|b?\\{0,8}['\"].{1,8192}|\[[^\]\n]{1,2048}\]?|\{[^}\n]{1,2048}\}?|[\w.]{0,60}\([^)\n]{1,2048}\)?"
+    rf"|(?:{_AUTH}[ \t]{{1,4}})?[^\s&,;)}}\]'\"]+)"
 )
 # The name in one field and the value in the next: environments of ECS and Kubernetes, CloudFormation parameters.
 _PAIR: Final = (
@@ -81,7 +83,7 @@ _CONSTRAINT: Final = (
     rf"(?i)(\bkey \([^()\n]{{0,512}}?{_SENSITIVE}[^()\n]{{0,512}}\)=\()"
     r"(?:.{1,2048}?(?=\) (?:already|is|conflicts)\b)|.{1,8192})"
 )
-_SQL_LOGIN: Final = r"(?i)\b((?:password|identified by)[ \t]{1,4})'[^'\n]{1,2048}'?"
+_SQL_LOGIN: Final = r"(?i)\b((?:password|identified by)[ \t]{1,4})[en]?'[^'\n]{1,2048}'?"
 # Names of errors that end in a sensitive word, as in "ExpiredToken: no".
 _ERROR_NAME: Final = (
     r"(?:Bad|Denied|Duplicate|Expired|Incorrect|Invalid|Malformed|Missing|No|Partial|Rejected|Revoked|Unexpected|Unknown"
@@ -109,7 +111,32 @@ _HOST: Final = (
 _COLOUR: Final = r"(\x1b\[[0-9;]{0,40}m)"
 _ESCAPED_CHAR: Final = "%([0-9a-fA-F]{2})"
 _DATABASES: Final = frozenset(
-    {"redis", "rediss", "postgres", "postgresql", "mysql", "mongodb", "amqp", "amqps", "unix"}
+    {
+        "redis",
+        "rediss",
+        "postgres",
+        "postgresql",
+        "mysql",
+        "mongodb",
+        "amqp",
+        "amqps",
+        "unix",
+        "mariadb",
+        "mssql",
+        "sqlserver",
+        "oracle",
+        "cockroachdb",
+        "clickhouse",
+        "snowflake",
+        "redshift",
+        "db2",
+        "cassandra",
+        "nats",
+        "mqtt",
+        "mqtts",
+        "ldap",
+        "ldaps",
+    }
 )
 # Bidirectional marks, embeddings, overrides and isolates (Unicode standard annex 9); line and paragraph separators;
 # characters without width (Unicode's Default_Ignorable_Code_Point), with which two keys would look the same.
@@ -169,7 +196,7 @@ def _masked_url(found: re.Match[str], levels: int) -> str:
     if len(rest) > _URL_CHARS_MAX:
         rest, tail = rest[:_URL_CHARS_MAX], MASK
     rest, question, query = rest.partition("?")
-    at = _end_of_login(scheme.partition("+")[0].lower(), rest)
+    at = _end_of_login(scheme.lower(), rest)
     if not at and "@" in query and ":" in rest:  # a question mark in the password
         before, _, host = query.rpartition("@")
         if not rest.partition("/")[0].rpartition(":")[2].isdigit() and "=" not in before:
@@ -192,10 +219,11 @@ def _end_of_login(scheme: str, rest: str) -> int:
     if rest.startswith(_PLACEHOLDERS) and rest.count("@") == 1:
         return 0
     authority = rest.partition("/")[0]
-    if "@" in authority and scheme not in _DATABASES:
+    is_database = "+" in scheme or scheme in _DATABASES  # the driver follows the plus
+    if "@" in authority and not is_database:
         return authority.rindex("@") + 1
     port = authority.rpartition(":")[2]
-    if "@" in rest and (scheme in _DATABASES or (":" in authority and not port.isdigit())):
+    if "@" in rest and (is_database or (":" in authority and not port.isdigit())):
         return rest.rindex("@") + 1
     return 0
 
@@ -251,6 +279,12 @@ def _masked_field(found: re.Match[str]) -> str:
 def is_plain(text: str) -> bool:
     """Whether each character of a text is visible and has no other effect."""
     return text.isprintable() and (text.isascii() or re.search(_UNSAFE, text) is None)
+
+
+def from_first_visible(text: str) -> str:
+    """The text without the white space and the invisible characters that it begins with, such as a byte order mark."""
+    found = re.match(rf"(?:\s|{_UNSAFE})*+", text)
+    return text[found.end() :] if found is not None else text
 
 
 def printable(text: str, *, colours: bool = False) -> str:

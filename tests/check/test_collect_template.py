@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -284,6 +285,14 @@ def test_a_function_that_cannot_run_here_says_why(tmp_path: Path, changed: dict[
     assert facts.functions_that_run == ()
     assert any(one.why.startswith("it does not run here") for one in facts.left_out)
     assert any(re.search(says, one.why) for one in facts.left_out)
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe"])
+def test_code_that_is_a_device_or_a_fifo_is_not_read(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    properties = {"Runtime": "python3.12", "Handler": "app.handler", "Code": name}
+    facts = resources(tmp_path, {"F": {"Type": "AWS::Lambda::Function", "Properties": properties}})
+    assert any("there is no directory" in one.why for one in facts.left_out)
 
 
 def test_code_the_cdk_put_beside_the_template_is_found(tmp_path: Path) -> None:

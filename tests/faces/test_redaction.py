@@ -48,6 +48,16 @@ FORMS = [
     f"host=h password='{PW} a\\'b {PW}' dbname=x",
     f"password = {PW}",
     f"PGPASSWORD={PW}",
+    f"invalid token: Bearer {PW}",
+    f"X-Auth-Token: Digest {PW}",
+    f"get('https://h/', auth=('u', '{PW}')) failed",
+    f"auth=HTTPBasicAuth('u', '{PW}')",
+    f"credentials=requests.auth.Basic('u', '{PW}",
+    f"ALTER ROLE x WITH PASSWORD E'{PW}'",
+    f"password='''a\n{PW}'''",
+    f"mssql+pyodbc://u:p@ss/{PW}@h/db",
+    f"sqlserver://u:p@ss/{PW}@h/db",
+    f"oracle+oracledb://u:a/{PW}@h/db",
     f"unix://:{PW}@/tmp/redis.sock",
     f"unix:///tmp/redis.sock?password={PW}",
     f"aws://eu-west-1?table=x&records=redis://:{PW}@h/0",
@@ -169,6 +179,7 @@ def test_masking_twice_changes_nothing(form: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "aws://us-east-1?sqs=http://127.0.0.1:9324&create=yes&records=postgresql://localhost/shop",
         "sqlite:///shop.db", "http://127.0.0.1:9324/000000000000/orders", "https://a.example/b?x=1&y=2", "onefold.key=abc",
         "tokens=3 monkey: x", "author=x compass=1 keypad=2 design=3 sigma: 4", "https://api.example/users/bob@example.com",
         "ExpiredToken: no", "redis://h:6379/0 as bob@example.com", "https://a.example/http://b.example/c",
@@ -183,6 +194,11 @@ def test_masking_twice_changes_nothing(form: str) -> None:
 )  # fmt: skip
 def test_what_holds_no_secret_stays_as_it_is(text: str) -> None:
     assert redact.masked(text) == text
+
+
+def test_a_url_whose_query_has_urls_is_shown_without_their_logins() -> None:
+    url = "aws://us-east-1?sqs=http://127.0.0.1:9324&create=yes&records=postgresql://worker@localhost/shop"
+    assert redact.masked(url) == url.replace("worker@", "***@")
 
 
 @pytest.mark.parametrize("login", ["USER:PASSWORD", ":PASSWORD"])

@@ -130,6 +130,9 @@ def test_roles_need_a_proxy_and_are_the_three(there: Open) -> None:
         (("email",), "[" * 5_000 + "]" * 5_000, "(hidden)"),
         (("email",), '{"n":NaN}', "(hidden)"),
         ((), '{"email":1}', '{"email":1}'),
+        (("email",), r'{"t":" \ufeff{\"email\":1}"}', r'{"t":"{\"email\":\"(hidden)\"}"}'),
+        (("email",), r'{"t":"{\"\\u0065mail\":1} x"}', '{"t":"(hidden)"}'),
+        (("email",), r'{"t":"{\"name\":1} x"}', r'{"t":"{\"name\":1} x"}'),
     ],
 )
 def test_fields_are_hidden_wherever_they_are(fields: tuple[str, ...], text: str, shown: str) -> None:

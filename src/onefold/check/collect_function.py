@@ -159,7 +159,7 @@ def _local(properties: Properties, source: str, handler: str) -> LocalCode | Zip
     module = handler.rpartition(".")[0].replace(".", "/")
     try:
         directory = (Path(properties.scope.document.file).parent / source).resolve()
-        if zipfile.is_zipfile(directory):
+        if directory.is_file() and zipfile.is_zipfile(directory):  # a device or a FIFO has no end
             return _zipped(directory, module)
         if not directory.is_dir():
             return Unresolved(f"there is no directory {directory}")

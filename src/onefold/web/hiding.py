@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from onefold import codec
+from onefold import codec, redact
 
 HIDDEN: Final = "(hidden)"
 _encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -76,15 +76,16 @@ class Hiding(Struct, frozen=True, kw_only=True):
 
     def _text(self, text: str, path: str) -> str:
         """A text of a payload, which may be JSON itself."""
-        if not self.fields or not text.lstrip().startswith(("{", "[", '"')):
+        if not self.fields or not (json_text := redact.from_first_visible(text)).startswith(("{", "[", '"')):
             return text
         try:
-            found = json.loads(text, parse_float=codec.decimal, parse_constant=_refuse)
+            found = json.loads(json_text, parse_float=codec.decimal, parse_constant=_refuse)
             shown = self._without(found, path)
             return text if shown == found else _encode(shown).decode()
         except (ValueError, RecursionError, msgspec.MsgspecError):
             low = text.lower()
-            return HIDDEN if any(field.rpartition(".")[2] in low for field in self.fields) else text
+            is_named = "\\u" in low or any(field.rpartition(".")[2] in low for field in self.fields)
+            return HIDDEN if is_named else text  # an escape may be part of a name
 
     def _names(self, path: str) -> bool:
         return any(f".{path}".endswith(f".{field}") for field in self.fields)
