@@ -2,8 +2,8 @@
 
 These are the names that people start with. The other public names are in `onefold.schedules`, `onefold.maps`,
 `onefold.events`, `onefold.reconcile`, `onefold.errors`, `onefold.observe`, `onefold.testing`, `onefold.aws` and the
-modules for frameworks (`onefold.django`, `onefold.powertools`, `onefold.sqlalchemy`); `import onefold` makes all of
-them available. Everything else is private: it may change with any release.
+modules for frameworks (`onefold.celery`, `onefold.django`, `onefold.powertools`, `onefold.sqlalchemy`); `import
+onefold` makes all of them available. Everything else is private: it may change with any release.
 """
 
 from __future__ import annotations
@@ -97,10 +97,11 @@ MOVED = {
 
 _ROOMS = ("admin", "aws", "errors", "events", "maps", "observe", "reconcile", "schedules", "testing", "web")
 _FOR_FRAMEWORKS = {
+    "celery": "onefold.celery",
     "django": "onefold.django",
     "powertools": "onefold.powertools",
     "sqlalchemy": "onefold.sqlalchemy",
-}  # each imports its framework
+}  # each imports its framework, apart from celery, which imports nothing
 
 _later = lazy.attributes(
     __name__,

@@ -359,7 +359,7 @@ class App:
                 operation: only these, or all but these; by default all. With either, a conflict names the fields that
                 differ. After a change of this option, messages that are sent again from before are conflicts.
             keep: how long a finished record answers duplicates; at least retention + dead-letter retention + 1 day.
-            source: the envelope of messages that onefold did not send: json, s3, sns, eventbridge, scheduler.
+            source: the envelope of messages that onefold did not send: json, s3, sns, eventbridge, scheduler, celery.
             when_complete: a schedule or map; each of its runs starts this job once, when the run is complete. The job
                 takes a `CompleteRun`.
 

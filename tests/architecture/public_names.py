@@ -18,6 +18,7 @@ PUBLIC_MODULES = (
     "onefold",
     "onefold.admin",
     "onefold.aws",
+    "onefold.celery",
     "onefold.django",
     "onefold.errors",
     "onefold.events",

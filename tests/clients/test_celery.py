@@ -9,9 +9,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import onefold
+from onefold.celery import TaskCall
+from onefold.contracts.entries import Entry
 from tests.clients.serving import PATIENCE_S, Reports, environment, unique
 
 FOLDER = Path(__file__).parent
@@ -105,3 +109,26 @@ def test_a_task_survives_its_worker(shop: Shop, tmp_path: Path) -> None:
     with shop.worker("--pool", "solo") as second:
         [ended] = shop.reports.until(len)
         assert ended == f"deadly again {second.pid}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shop", ["predefined"], indirect=True)
+def test_a_job_takes_what_celery_sends(shop: Shop, sqs: Any) -> None:
+    """Celery and kombu write the message; a worker of onefold takes it from the same queue, once for one order."""
+    shop.send("add.delay(1, 2)", "add.delay(1, 2)")  # sent twice: two ids of Celery's, one operation
+    url = shop._env["QUEUE_URL"]
+    ran: list[TaskCall] = []
+    app = onefold.App("adding")
+
+    @app.job(app.queue("tasks"), source="celery", key=lambda call: str(call.args[0]))
+    def added(call: TaskCall) -> None:
+        ran.append(call)
+
+    with onefold.testing.inline(app) as world:
+        for _ in range(2):
+            (message,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=5)["Messages"]
+            app.runtime().engine.queues.open("tasks").send([Entry(body=message["Body"])])
+        world.run()
+        names = world.names()
+    assert ran == [TaskCall(task="celery_app.add", args=[1, 2], kwargs={})]
+    assert names.count("completed") == names.count("duplicate") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onefold.celery import TaskCall
 from onefold.codec import PayloadCodec, payload_type
 from onefold.contracts.queue import Attribute
 from onefold.errors import PayloadError, UsageError
@@ -372,6 +374,56 @@ def test_any_body_gives_a_payload_or_a_payload_error(source: str, body: str) -> 
     except PayloadError:
         return
     assert isinstance(found, Unwrapped | NotAJob)
+
+
+def celery_message(
+    args: object = ("o-1", 995), kwargs: object = None, embedded: object = None, **headers: object
+) -> dict[str, Any]:
+    """Celery's protocol 2 as kombu 5.7 puts it on SQS, before the outer base64; seen in tests/clients/test_celery.py too."""
+    body = json.dumps([args, kwargs or {}, embedded or dict.fromkeys(("callbacks", "errbacks", "chain", "chord"))])
+    return {
+        "body": base64.b64encode(body.encode()).decode(),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {
+            "lang": "py",
+            "task": "shop.charge",
+            "id": "d7c2",
+            "eta": None,
+            "expires": None,
+            "retries": 0,
+            **headers,
+        },
+        "properties": {"correlation_id": "d7c2", "body_encoding": "base64", "priority": 0},
+    }
+
+
+@pytest.mark.parametrize("encoded", [True, False])
+def test_a_celery_task_gives_its_name_and_arguments(encoded: bool) -> None:
+    text = json.dumps(celery_message(kwargs={"big": 12345678901234567890}))
+    found = unwrap("celery", base64.b64encode(text.encode()).decode() if encoded else text, {})
+    assert isinstance(found, Unwrapped)
+    call: TaskCall = PayloadCodec(TaskCall).decode(found.payload)
+    assert call == TaskCall(task="shop.charge", args=["o-1", 995], kwargs={"big": 12345678901234567890})
+    assert found.meta == (EnvelopeMeta(source="celery", id="d7c2", kind="shop.charge"),)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (celery_message(eta="2026-11-28T04:33:26+00:00"), "was sent with eta"),
+        (celery_message(expires="2026-11-28T04:33:26+00:00"), "was sent with expires"),
+        (celery_message(embedded={"callbacks": [{"task": "x"}], "chain": None}), "was sent with callbacks"),
+        (celery_message() | {"content-type": "application/x-python-serialize"}, "not as plain JSON"),
+        (celery_message(compression="application/x-gzip"), "written as application/x-gzip"),
+        (celery_message() | {"body": base64.b64encode(b'{"task": "a"}').decode()}, "not a list of args, kwargs"),
+        (celery_message() | {"body": "%%%"}, "neither JSON nor base64"),
+        ({"task": "shop.charge", "args": []}, "it is a JSON object with the fields task, args"),
+    ],
+)
+def test_a_celery_task_that_only_celery_can_run_is_refused(message: dict[str, Any], said: str) -> None:
+    with pytest.raises(PayloadError, match=said):
+        unwrap("celery", base64.b64encode(json.dumps(message).encode()).decode(), {})
 
 
 @pytest.mark.parametrize(

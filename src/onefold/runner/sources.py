@@ -9,7 +9,8 @@ A job declares its source; nothing is guessed, because the author of a body coul
     sns           SNS envelope; the payload is the message inside
     eventbridge   EventBridge event; the payload is its `detail` (a scheduled rule's: its time and resources)
     scheduler     EventBridge Scheduler; the payload is the schedule's input (without one: its time and resources)
-    auto          whichever of these the body resembles
+    celery        Celery task on kombu's SQS transport; the payload is its name and arguments (`onefold.celery.TaskCall`)
+    auto          whichever of these the body resembles, apart from celery
 
 Envelopes nest: `sns>s3`, `sns>eventbridge`, `sns>text`. What differs between two deliveries of the same thing (envelope
 ids, send times, signatures) is kept out of the payload and so out of its fingerprint; it is in `meta` for people.
@@ -21,8 +22,10 @@ Never here: types, keys, sending. Invariant: a body that does not fit the declar
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -110,6 +113,25 @@ class _S3Record(Struct):
     eventName: str | None = None  # noqa: N815
     eventTime: str | None = None  # noqa: N815
     s3: _S3 = _S3()
+
+
+class _CeleryHeaders(Struct):
+    task: str
+    id: str | None = None
+    eta: str | None = None
+    expires: str | None = None
+    compression: str | None = None
+
+
+class _CeleryProperties(Struct, frozen=True):
+    body_encoding: str | None = None
+
+
+class _Celery(Struct, rename={"content_type": "content-type"}):
+    body: str
+    content_type: str
+    headers: _CeleryHeaders
+    properties: _CeleryProperties = _CeleryProperties()
 
 
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
@@ -315,6 +337,58 @@ def _scheduler(body: str, attributes: Attributes) -> _Step:
     return body, meta
 
 
+def _celery(body: str, attributes: Attributes) -> _Step:
+    """A message of Celery's protocol 2, as kombu's SQS transport writes it: in base64, or as JSON."""
+    wanted = "a message of Celery's protocol 2"
+    text = body if body.lstrip()[:1] == "{" else _from_base64(body, wanted)
+    _fields(text, wanted)
+    try:
+        message = msgspec.json.decode(text, type=_Celery)
+    except msgspec.ValidationError:
+        raise _other(text, wanted) from None
+    task = message.headers.task
+    if message.content_type != "application/json" or message.headers.compression is not None:
+        form = message.headers.compression or message.content_type
+        raise PayloadError(
+            f"The arguments of the Celery task {task:.100} are written as {form:.60}, not as plain JSON.",
+            todo="Send it with task_serializer='json', which is Celery's default, and without task_compression.",
+        )
+    inside = message.body
+    if message.properties.body_encoding == "base64":
+        inside = _from_base64(inside, wanted)
+    try:
+        args, kwargs, embedded = msgspec.json.decode(inside, type=tuple[list[Raw], dict[str, Raw], dict[str, Any]])
+    except msgspec.ValidationError:
+        raise PayloadError(
+            f"The body of the Celery task {task:.100} is not a list of args, kwargs and options.",
+            todo="Send it with Celery's protocol 2, the default since version 4: task_protocol=2.",
+        ) from None
+    except (ValueError, RecursionError) as error:
+        let_through(error)
+        codec.canonical(inside)  # raises the codec's error
+        raise
+    more = [name for name, value in embedded.items() if value]
+    more += [name for name in ("eta", "expires") if getattr(message.headers, name)]
+    if more:
+        raise PayloadError(
+            f"The Celery task {task:.100} was sent with {', '.join(f'{name:.40}' for name in more[:_SHOWN_FIELDS])}.",
+            meaning="Only Celery's own worker acts on that; here it would be lost, or run too early.",
+            todo="Leave this task to Celery, or send it as a job: job.send(payload, delay=...), ctx.send for what follows.",
+        )
+    meta = EnvelopeMeta(source="celery", id=message.headers.id, kind=task, attributes=_texts(attributes))
+    return msgspec.json.encode({"task": task, "args": args, "kwargs": kwargs}).decode(), meta
+
+
+def _from_base64(text: str, wanted: str) -> str:
+    try:
+        return base64.b64decode(text.encode(), validate=True).decode()
+    except (binascii.Error, UnicodeError):
+        raise PayloadError(
+            f"The message is not {wanted}: it is neither JSON nor base64 of a text.",
+            todo="Declare the source that fits, or find who sends here.",
+        ) from None
+
+
 _UNWRAP: Final[dict[str, _Unwrap]] = {
     "json": _json,
     "text": _plain_text,
@@ -323,6 +397,7 @@ _UNWRAP: Final[dict[str, _Unwrap]] = {
     "sns": _sns,
     "eventbridge": _eventbridge,
     "scheduler": _scheduler,
+    "celery": _celery,
 }
 SOURCES: Final = (*_UNWRAP, "auto")
 
