@@ -79,7 +79,7 @@ def test_a_queue_that_cannot_be_is_refused_where_it_is_declared(name: Any) -> No
     ("dead_letter", "said"),
     [
         (onefold.DeadLetter(retention="3d"), "keeps messages for 3 days, its source 'late' for 4 days"),
-        (onefold.DeadLetter(name="dead.fifo"), "fifo=False"),
+        (onefold.DeadLetter(name="dead.fifo"), "not declared as a FIFO queue"),
         (onefold.DeadLetter(name="late"), "names itself"),
         (onefold.DeadLetter(after="3"), "dead_letter.after='3'"),  # type: ignore[arg-type]
         (onefold.DeadLetter(after=0), "1 to 1,000"),

@@ -82,9 +82,9 @@ def check_settings(settings: QueueSettings, *, advised: bool = True) -> None:
         )
     if settings.fifo != name.endswith(".fifo"):
         raise errors.UsageError(
-            f"Queue {name!r} has fifo={settings.fifo}.",
+            f"Queue {name!r} is {'a FIFO queue' if settings.fifo else 'not declared as a FIFO queue (fifo=True)'}.",
             meaning="The names of FIFO queues end in .fifo, and no other queue's name does.",
-            todo="Change the name or the type.",
+            todo="Let the name end in .fifo." if settings.fifo else "Add fifo=True, or take another name.",
         )
     for setting, lowest, highest in (
         ("visibility_ms", 0, limits.VISIBILITY_MS_MAX),

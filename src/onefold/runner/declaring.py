@@ -64,6 +64,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 JOB_NAME_CHARS_MAX = 128  # the name is part of every key for partners, and of metrics; ids in SQS are as long
 ALIASES_MAX = 10
 KEEP_DEFAULT = "90d"  # records of completed work answer duplicates for 90 days
+_retention_ms = functools.partial(duration.to_ms, least_ms=limits.RETENTION_MS_MIN, most_ms=limits.RETENTION_MS_MAX)
 _GRACE_MS = limits.DAY_MS  # time between the last possible redrive and the end of the record
 
 
@@ -120,10 +121,6 @@ def queue_of(
     return declared
 
 
-def _retention_ms(retention: Duration, what: str) -> int:
-    return duration.to_ms(retention, what, least_ms=limits.RETENTION_MS_MIN, most_ms=limits.RETENTION_MS_MAX)
-
-
 def declare_job(
     runtime: Runtime,
     queue: Queue,
@@ -162,7 +159,6 @@ def declare_job(
     registry.check_own(queue)
     classes = lists_of(transient, permanent, unknown)
     _check_source(source)
-    retry = Retry() if retry is None else retry
     policy = policy_of(queue, effect, on_unknown, timeout, retry, after_failure, keep, owner)
 
     def declare(handler: Callable[..., Any]) -> Job[Any, Any]:
@@ -297,7 +293,7 @@ def policy_of(
     effect: Effect,
     on_unknown: object,
     timeout: Duration,
-    retry: Retry,
+    retry: Retry | None,
     after_failure: AfterFailure,
     keep: Duration,
     owner: str | None,
@@ -319,6 +315,7 @@ def policy_of(
             meaning="It would fail when it is needed: after a worker has died in the middle of a run.",
             todo="Give the probe one parameter, the payload, or two: the payload and the Context.",
         )
+    retry = Retry() if retry is None else retry
     check_option(retry, Retry, "retry", "attempts", 5)
     check_choice(retry.jitter, ("full", "half", "none"), "retry.jitter")
     if type(retry.factor) not in (int, float):

@@ -192,9 +192,7 @@ def command(
     sinks += measures.sinks
     if not quiet and not in_lines:
         sinks.append(Failures(_work(found.app, received, settings)))
-    left = [f"{one.text} {one.todo}" for one in left_behind(found.session)]
-    known = (*unmatched(found.app), *payloads.renamed(found.session))
-    for warning in (*found.app.runtime().engine.check(), *known, *left):
+    for warning in (*found.app.runtime().engine.check(), *_warnings(found), *payloads.renamed(found.session)):
         render.note(f"warning: {warning}")
     watching: AbstractContextManager[None] = nullcontext()
     if ALARMS_QUEUE in received and not until_empty:
@@ -232,9 +230,15 @@ def _draw_dry_run(survey: PayloadSurvey, found: target.Target) -> None:
     """What a worker of this release would find, and what it would leave behind."""
     assert found.app is not None
     draw_survey(survey, found)
-    for warning in (*unmatched(found.app), *(f"{one.text} {one.todo}" for one in left_behind(found.session))):
+    for warning in _warnings(found):
         render.note(f"warning: {warning}")
     render.line("Nothing was run.", "dim")
+
+
+def _warnings(found: target.Target) -> list[str]:
+    """Names in declarations that match nothing, and messages that no worker of the app takes."""
+    assert found.app is not None
+    return [*unmatched(found.app), *(f"{one.text} {one.todo}" for one in left_behind(found.session))]
 
 
 def _log(app: App, form: str | None, *, in_lines: bool) -> list[Sink]:
