@@ -266,7 +266,7 @@ def test_a_redeclared_queue_names_each_difference(queues: SqliteQueues) -> None:
         ({"name": "a b"}, "A-Z a-z 0-9"),
         ({"name": "x" * 81}, "80"),
         ({"name": "x" * 76 + ".fifo", "fifo": True}, "80"),
-        ({"name": "orders.fifo"}, "fifo=False"),
+        ({"name": "orders.fifo"}, "not declared as a FIFO queue"),
         ({"fifo": True}, ".fifo"),
         ({"visibility_ms": -1}, "0 to 43,200,000"),
         ({"visibility_ms": 43_200_001}, "visibility_ms=43200001"),
