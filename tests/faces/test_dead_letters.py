@@ -6,7 +6,7 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.admin import dead_letters, editing
+from onefold.admin import dead_letters, editing, why
 from onefold.admin.dead_letters import Select
 from onefold.runner.handlers import AMENDS_ATTRIBUTE
 from tests.faces.office import ACTOR, Open, Order
@@ -223,6 +223,20 @@ def test_another_key_must_be_meant(there: Open) -> None:
     edited = editing.edit(there.session, message, assignments=["order_id=b"], new_key=True)
     assert (edited.key_before, edited.key_after, edited.amends) == ("a", "b", None)
     assert edited.forecast.why == "Nothing is recorded under its key."
+    again = dead_letters.one_of(there.session, Select(key="b"))
+    assert dead_letters.letter(there.session, again).key == "b"
+    with pytest.raises(onefold.errors.NotFoundError):
+        dead_letters.one_of(there.session, Select(key="a"))
+    assert "dead-letter queue" in why.explain(there.session, "b").stories[0].text
+
+
+def test_a_unique_jobs_dead_letter_keeps_its_key(there: Open) -> None:
+    kill(there, "u")
+    there.office.book.unique = True
+    message = dead_letters.one_of(there.session, Select(key="u"))
+    with pytest.raises(onefold.errors.UsageError, match="which is unique"):
+        editing.edit(there.session, message, assignments=["order_id=v"], new_key=True)
+    assert dead_letters.one_of(there.session, Select(key="u")) == message
 
 
 def test_a_malformed_message_can_be_mended(there: Open) -> None:

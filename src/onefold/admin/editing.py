@@ -179,8 +179,8 @@ def edit(
 
     Raises:
         PayloadError: the result does not fit the job's type; nothing was changed.
-        UsageError: nothing to change, another key without `new_key`, an assignment to a field that does not exist; on
-            SQS, a message with others of its FIFO group behind it.
+        UsageError: nothing to change, another key without `new_key` or of a `unique` job, an assignment to a field that
+            does not exist; on SQS, a message with others of its FIFO group behind it.
         TransientError: the message is gone, or somebody holds it.
     """
     text = assigned(body if body is not None else message.body, assignments)
@@ -206,7 +206,7 @@ def edit(
     job = session.job(after.job)
     if job is not None:
         check_fields(job, text, message.body)
-    _check_key(message, before, after, allowed=new_key)
+    _check_key(message, before, after, allowed=new_key, unique=job is not None and job.unique)
     record = reading.record_of(session, after)
     amends = None
     if record is not None and record.status != "completed" and not after.is_of(record.fingerprint):
@@ -217,6 +217,11 @@ def edit(
         _check_editable(session, message)
         moved = before.key is not None and after.key is not None and before.key != after.key
         old_key = before.key.key if moved and before.key is not None else None
+        change = Edit(
+            body=text,
+            attributes=attributes,
+            key=after.key.key if after.key is not None and after.key != before.key else None,
+        )
         rows = [
             session.row(
                 "edit", key=after.key, message=message, changed=", ".join(changed), amends=amends, old_key=old_key,
@@ -226,7 +231,7 @@ def edit(
         if moved and after.key is not None:
             row = session.row("edit", key=before.key, message=message, new_key=after.key.key, reason_text=reason_text)
             rows.append(row)
-        session.together(lambda: _write(session, message, Edit(body=text, attributes=attributes), rows))
+        session.together(lambda: _write(session, message, change, rows))
     return Edited(
         message_id=message.message_id,
         changed=changed,
@@ -263,9 +268,16 @@ def _write(session: AdminSession, message: Peeked, change: Edit, rows: Sequence[
     session.engine.ledger.append(rows)
 
 
-def _check_key(message: Peeked, before: Reading, after: Reading, *, allowed: bool) -> None:
-    if before.key is None or after.key is None or before.key == after.key or allowed:
+def _check_key(message: Peeked, before: Reading, after: Reading, *, allowed: bool, unique: bool) -> None:
+    if before.key is None or after.key is None or before.key == after.key or (allowed and not unique):
         return
+    if allowed:
+        raise errors.UsageError(
+            f"The edit of {message.message_id} gives another key to a message of {after.key.job}, which is unique.",
+            meaning=f"{before.key.key!r} would stay taken without a message, and {after.key.key!r} would not be taken."
+            " Nothing was changed.",
+            todo="Send the corrected payload as a new message, and delete this one: onefold dlq purge.",
+        )
     raise errors.UsageError(
         f"The edit of {message.message_id} changes its key from {before.key.key!r} to {after.key.key!r}.",
         meaning="It would be a different operation; the record of the old key would not apply. Nothing was changed.",

@@ -79,10 +79,14 @@ class Edit(Struct, frozen=True, kw_only=True, gc=False):
 
     The message is trusted from then on, so an edit of an untrusted message must leave out its claims
     (`contracts/queue.CLAIMS`).
+
+    Args:
+        key: the business key that the message, and the reason that it carries, have from now on; None: as before.
     """
 
     body: str
     attributes: Mapping[str, Attribute]
+    key: str | None = None
 
 
 class Transferred(Struct, frozen=True, gc=False):

@@ -367,6 +367,9 @@ class Mover:
             return form
         signature = self._signer().sign(edit.attributes, edit.body) if sending.claims(edit.attributes) else None
         form = structs.replace(form, body=edit.body, attributes=edit.attributes, stored_bytes=None, signature=signature)
+        if edit.key is not None:
+            reason = structs.replace(form.reason, key=edit.key) if form.reason is not None else None
+            form = structs.replace(form, key=edit.key, reason=reason)
         if self._payloads is not None and bytes_of(form) > self._catalogue.settings(target).message_bytes_max:
             form, _ = sending.store(self._payloads, target, form)
         return form

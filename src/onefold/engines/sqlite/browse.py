@@ -9,6 +9,8 @@ from __future__ import annotations
 import sqlite3
 from typing import Literal
 
+from msgspec.structs import replace
+
 from onefold import errors
 from onefold.contracts.admin import Edit, Peeked
 from onefold.contracts.entries import Entry, check_entry
@@ -148,9 +150,11 @@ def edit_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | 
     text = connection.execute("SELECT meta FROM onefold_message WHERE id = ?", (number,)).fetchone()[0]
     meta = read_meta(text)
     meta.attributes, meta.foreign = packed(edit.attributes), False
+    if edit.key is not None and meta.reason is not None:
+        meta.reason = replace(meta.reason, key=edit.key)
     connection.execute(
-        "UPDATE onefold_message SET body = ?, meta = ?, dedup_id = ? WHERE id = ?",
-        (edit.body, meta_text(meta), message.dedup_id, number),
+        "UPDATE onefold_message SET body = ?, meta = ?, dedup_id = ?, key = coalesce(?, key) WHERE id = ?",
+        (edit.body, meta_text(meta), message.dedup_id, edit.key, number),
     )
     return True
 
