@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from onefold.check import duplicate_rules
-from onefold.check.code_facts import Argument, Call, Code, Handler, Key
+from onefold.check.code_facts import Argument, Call, Code, Durable, Handler, Key
 from onefold.check.collect_python import calls_in
 from onefold.check.findings import Finding, Fix, Related, Severity
 from onefold.check.joined import Joined
@@ -330,7 +330,10 @@ def durable_and_idempotent(code: Code) -> Iterator[Finding]:
     """DUP016."""
     for handler in code.handlers:
         durable = handler.durable
-        if durable is None or durable.idempotent is None:
+        if durable is None:
+            continue
+        yield from _steps(durable)
+        if durable.idempotent is None:
             continue
         if durable.is_outside:
             severity: Severity = "error"
@@ -355,6 +358,22 @@ def durable_and_idempotent(code: Code) -> Iterator[Finding]:
             property_path="idempotent",
             related=(Related(durable.source, handler.name, "durable"),),
             fix=Fix("Guard each step by what it is about instead, inside of it.", "unsafe"),
+        )
+
+
+def _steps(durable: Durable) -> Iterator[Finding]:
+    for step in durable.steps:
+        yield Finding(
+            rule="DUP016",
+            severity="warning",
+            message=f"A step of {name_of(step.function)} runs at least once, and {step.effect_text} gives no key: when the"
+            " step's result is not stored, it is done again.",
+            source=step.source,
+            resource=name_of(step.function),
+            property_path="step",
+            related=(Related(step.effect, name_of(step.function), "done again"),),
+            fix=Fix("Give the other side a key made from what the step is about.", "unsafe"),
+            is_preview=True,
         )
 
 

@@ -143,6 +143,15 @@ class Race(Struct, frozen=True, kw_only=True):
     check: Source
 
 
+class Step(Struct, frozen=True, kw_only=True):
+    """A step of a durable function that runs at least once, and the effect outside that it has, without a key of its own."""
+
+    source: Source
+    function: str
+    effect: Source
+    effect_text: str
+
+
 class Durable(Struct, frozen=True, kw_only=True):
     """A durable function.
 
@@ -150,6 +159,8 @@ class Durable(Struct, frozen=True, kw_only=True):
         idempotent: Powertools' decorator on it. is_outside: that one is the outer of the two.
         waits: each wait with its seconds; None: without an end, or not known.
     """
+
+    steps: tuple[Step, ...]
 
     source: Source
     idempotent: Source | None

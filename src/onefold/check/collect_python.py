@@ -17,9 +17,9 @@ from typing import Final
 from msgspec import Struct
 
 from onefold.check.call_graph import CallGraph, Unit
-from onefold.check.code_facts import Call, Code, Countdown, Durable, Handler, Key, Threshold, Timeout
+from onefold.check.code_facts import Call, Code, Countdown, Durable, Handler, Key, Step, Threshold, Timeout
 from onefold.check.collect_answers import BATCH, Answers, Swallowing
-from onefold.check.collect_calls import calls_of, given
+from onefold.check.collect_calls import calls_of, given, operation_of
 from onefold.check.collect_keys import Keys
 from onefold.check.collect_work import Work
 from onefold.check.findings import Source
@@ -46,6 +46,16 @@ _OF_OTHERS: Final = frozenset(
 )
 _GUARDS: Final = re.compile(
     r"idempot|dedup|duplicat|already|seen|processed|claim|lock|once|exactly|unique|inbox", re.IGNORECASE
+)
+_SENDS: Final = frozenset(
+    {
+        *(("sqs", "send_message"), ("sns", "publish"), ("ses", "send_email"), ("sesv2", "send_email")),
+        *(("stepfunctions", "start_execution"), ("lambda", "invoke"), ("events", "put_events")),
+    }
+)
+_POSTS: Final = frozenset({"requests.post", "requests.put", "httpx.post", "httpx.put", "urllib.request.urlopen"})
+_KEYS: Final = frozenset(
+    {"MessageDeduplicationId", "name", "headers", "idempotency_key", "DurableExecutionName", "ClientToken", "auth"}
 )
 _DURABLE: Final = "aws_durable_execution_sdk_python"
 _UNITS_OF_TIME: Final = {"from_seconds": 1, "from_minutes": 60, "from_hours": 3_600, "from_days": 86_400}
@@ -277,17 +287,47 @@ class _Collection:
             idempotent=unit.module.source(decorators[found[0]]) if found else None,
             is_outside=bool(found) and found[0] < durable[0],
             waits=tuple(wait for one in reach for wait in self._waits(one)),
+            steps=tuple(step for one in reach for step in self._steps(one)),
         )
+
+    def _steps(self, unit: Unit) -> Iterator[Step]:
+        """Steps without a configuration whose function sends something and gives no key with it."""
+        for node in unit.calls():
+            is_step = isinstance(node.func, ast.Attribute) and node.func.attr == "step" and node.args
+            if not is_step or any(one.arg != "name" for one in node.keywords) or not self._is_of_context(node, unit):
+                continue
+            written = node.args[0].func if isinstance(node.args[0], ast.Call) else node.args[0]
+            found = self._values.function(written, unit.module)
+            if found is None:
+                continue
+            body, module = found
+            for call in (one for one in ast.walk(body) if isinstance(one, ast.Call)):
+                if self._sends(call, module):
+                    yield Step(
+                        source=unit.module.source(node), function=unit.id,
+                        effect=module.source(call), effect_text=module.text_of(call),
+                    )  # fmt: skip
+                    break
+
+    def _sends(self, call: ast.Call, module: Module) -> bool:
+        """Whether a call has an effect outside, and certainly no key by which the other side would know it again."""
+        found = operation_of(call, module, self._values)
+        is_send = found[:2] in _SENDS if found is not None else self._values.dotted(call.func, module) in _POSTS
+        names = {one.arg for one in call.keywords}
+        return is_send and None not in names and names.isdisjoint(_KEYS)
+
+    def _is_of_context(self, node: ast.Call, unit: Unit) -> bool:
+        if not isinstance(node.func, ast.Attribute):
+            return False
+        is_named = isinstance(node.func.value, ast.Name) and _CONTEXT.match(node.func.value.id) is not None
+        return is_named or self._values.of(node.func.value, unit.module).kind == "context"
 
     def _waits(self, unit: Unit) -> Iterator[tuple[Source, str, int | None]]:
         for node in unit.calls():
             func = node.func
-            is_of_context = isinstance(func, ast.Attribute) and func.attr in {"wait", "wait_for_callback"}
-            if not is_of_context or not isinstance(func, ast.Attribute):
+            if not isinstance(func, ast.Attribute) or func.attr not in {"wait", "wait_for_callback"}:
                 continue
-            base = self._values.of(func.value, unit.module).kind
-            is_named = isinstance(func.value, ast.Name) and _CONTEXT.match(func.value.id) is not None
-            if base != "context" and not is_named:
+            if not self._is_of_context(node, unit):
                 continue
             if func.attr == "wait":
                 written = given(node, "duration") or (node.args[0] if node.args else None)
