@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import subprocess
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from onefold.check import collect_python as collecting
 from onefold.check.checking import Checked, check
 from onefold.check.collect_python import collect_python
 from onefold.check.documents import read_document
+from onefold.check.python_modules import Module
 from onefold.check.rules import RULES, Rule
 from onefold.cli import main
 
@@ -209,3 +212,20 @@ def test_what_is_known_of_a_handler() -> None:
     (handler,) = code.handlers
     assert (handler.name, handler.answer, handler.is_guarded) == ("handler", "reports", False)
     assert (handler.source.start_line, handler.source.start_column) == (13, 1)
+
+
+def test_files_are_read_in_parts_and_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = looked(CODE / "wrong")
+    monkeypatch.setattr(collecting, "PART_BYTES", 2_000)
+    parts = looked(CODE / "wrong")
+    assert [(one.rule, one.source) for one in parts.findings] == [(one.rule, one.source) for one in whole.findings]
+    assert sorted(parts.python_files) == sorted(whole.python_files)
+
+
+def test_nothing_of_what_was_read_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import boto3\ndef\n")
+    (tmp_path / "good.py").write_text((CODE / "wrong" / "LOS016-many.py").read_text())
+    kept = collect_python([(one, tmp_path) for one in tmp_path.glob("*.py")])
+    gc.collect()
+    assert [one for one in gc.get_objects() if isinstance(one, Module)] == []
+    assert len(kept.broken) == 1

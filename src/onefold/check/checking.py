@@ -134,7 +134,8 @@ class _Checking:
         entries = {file: entries_of(facts) for file, facts in read.items()}
         collected = collect_python(sources, [one for found in entries.values() for one in found.values()])
         for file, error in collected.broken.items():
-            self._unread.append(Unread(file, error.what, error.todo, is_named=file in named))
+            why = " ".join(part for part in (error.what, error.meaning) if part)
+            self._unread.append(Unread(file, why, error.todo, is_named=file in named))
         findings: dict[tuple[object, ...], Finding] = {}
         texts = {
             **{facts.document.file: facts.document.text for facts in read.values()},

@@ -176,7 +176,7 @@ class Handler(Struct, frozen=True, kw_only=True):
         is_powertools: a batch processor of Powertools answers, which raises when every message of a batch has failed.
         functions: what it may call, its own name among them; with `module.name` of each, for `Call.function` and the others.
         is_guarded: something in it may keep a second delivery from doing the work again.
-        registers_context: somewhere a Lambda context is registered with a configuration of Powertools' idempotency.
+        registers_context: in one of its files a Lambda context is registered with a configuration of Powertools'.
         acts: it does something that may fail.
     """
 

@@ -24,10 +24,11 @@ from onefold.check.collect_keys import Keys
 from onefold.check.collect_work import Work
 from onefold.check.findings import Source
 from onefold.check.python_effects import Effects
-from onefold.check.python_modules import FUNCTION, Inside, Module, Modules, last_name
+from onefold.check.python_modules import FUNCTION, Broken, Inside, Module, Modules, broken, last_name
 from onefold.check.python_values import Roles, Value, Values
-from onefold.errors import OnefoldError
+from onefold.errors import UsageError
 
+PART_BYTES: Final = 4_000_000  # ours: how much of the named files is in memory at once, some 200 MB parsed
 _CONTEXT: Final = re.compile(r"^_*(?:lambda_?|aws_?)?(?:context|ctx)$|^_+$")
 _OF_SQS: Final = frozenset(
     {
@@ -81,7 +82,7 @@ class Collected(Struct, frozen=True, kw_only=True):
 
     code: Code
     of_entries: Mapping[Entry, Handler]
-    broken: Mapping[str, OnefoldError]
+    broken: Mapping[str, Broken]
 
 
 def collect_python(files: Iterable[tuple[Path, Path]], entries: Sequence[Entry] = ()) -> Collected:
@@ -91,14 +92,57 @@ def collect_python(files: Iterable[tuple[Path, Path]], entries: Sequence[Entry] 
         files: each with the folder above which none of its imports is followed.
         entries: functions that are known to be handlers of queues.
     """
+    parts = [_collected(part) for part in _in_parts([*(Entry(path, root, "") for path, root in files), *entries])]
+    of_entries = {entry: handler for part in parts for entry, handler in part.of_entries.items()}
+    unread = {file: error for part in parts for file, error in part.broken.items()}
+    return Collected(code=_together([part.code for part in parts]), of_entries=of_entries, broken=unread)
+
+
+def _in_parts(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """Files in parts that are read one after another, so that memory is bounded; in the order of their paths."""
+    part: list[Entry] = []
+    size = 0
+    for one in sorted(entries, key=lambda each: str(each.file)):
+        own = len(one.text) if one.inside is not None else _size(one.file)
+        if part and size + own > PART_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(one)
+        size += own
+    yield part
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0  # reading it says so
+
+
+def _collected(entries: Sequence[Entry]) -> Collected:
     modules = Modules()
-    broken: dict[str, OnefoldError] = {}
-    for one in (*(Entry(path, root, "") for path, root in files), *entries):
+    unread: dict[str, Broken] = {}
+    for one in entries:
         try:
             _module(one, modules)
-        except OnefoldError as error:
-            broken[str(one.file) if one.inside is None else one.inside.source.file] = error
-    return _Collection(modules, entries).collected(broken)
+        except UsageError as error:
+            unread[str(one.file) if one.inside is None else one.inside.source.file] = broken(error)
+    return _Collection(modules, [one for one in entries if one.function]).collected(unread)
+
+
+def _together(parts: Sequence[Code]) -> Code:
+    """The facts of several parts as one; a file that two of them have read counts once."""
+    return Code(
+        texts={file: text for part in parts for file, text in part.texts.items()},
+        handlers=tuple({one.source: one for part in parts for one in part.handlers}.values()),
+        calls=tuple({one.source: one for part in parts for one in part.calls}.values()),
+        keys=tuple({one.source: one for part in parts for one in part.keys}.values()),
+        deletions=tuple({one.source: one for part in parts for one in part.deletions}.values()),
+        countdowns=tuple({one.source: one for part in parts for one in part.countdowns}.values()),
+        timeouts=tuple({one.source: one for part in parts for one in part.timeouts}.values()),
+        thresholds=tuple({one.source: one for part in parts for one in part.thresholds}.values()),
+        extends=any(part.extends for part in parts),
+    )
 
 
 class _Collection:
@@ -114,7 +158,7 @@ class _Collection:
         self._effects = Effects(values)
         self._entries = {one: unit for one in entries if (unit := self._entry(one)) is not None}
 
-    def collected(self, broken: dict[str, OnefoldError]) -> Collected:
+    def collected(self, unread: Mapping[str, Broken]) -> Collected:
         candidates = {**dict.fromkeys(self._candidates(), False), **dict.fromkeys(self._entries.values(), True)}
         initial: Roles = {}
         for unit in candidates:
@@ -139,14 +183,14 @@ class _Collection:
             extends=any(one.operation.startswith("change_message_visibility") for one in calls.values()),
         )
         found = {entry: handlers[unit] for entry, unit in self._entries.items()}
-        return Collected(code=code, of_entries=found, broken={**broken, **self._modules.unread})
+        return Collected(code=code, of_entries=found, broken={**unread, **self._modules.unread})
 
     # -- which functions are handlers --------------------------------------------------------------------------------------
 
     def _entry(self, entry: Entry) -> Unit | None:
         try:
             module = _module(entry, self._modules)
-        except OnefoldError:
+        except UsageError:
             return None
         value = self._values.named(entry.function, module.top, 0)
         return self._graph.units.get(value.of) if value.kind == "function" else None
@@ -243,7 +287,7 @@ class _Collection:
             is_powertools=self._answers.is_powertools(reach),
             functions=frozenset(one.id for one in reach),
             is_guarded=bool(idempotency) or any(_may_guard(one) for one in reach),
-            registers_context=self._registers_context(),
+            registers_context=any("register_lambda_context" in one.module.text for one in reach),
             swallowed=tuple(self._swallowing.of(unit, reach)) if answer == "never" else (),
             calls=tuple(call for one in reach for call in calls_of(one, self._values)),
             keys=tuple(key for one in reach for key in self._all_keys(one, unit)),
@@ -265,9 +309,6 @@ class _Collection:
         yield from self._keys.of_writes(unit)
         yield from self._keys.of_partners(unit)
         yield from self._keys.of_onefold(unit)
-
-    def _registers_context(self) -> bool:
-        return any("register_lambda_context" in one.text for one in self._modules.all())
 
     def _durable(self, unit: Unit, reach: Sequence[Unit]) -> Durable | None:
         if isinstance(unit.node, ast.Module):

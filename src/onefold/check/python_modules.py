@@ -25,7 +25,8 @@ from onefold.check.findings import Source
 from onefold.errors import NotFoundError, StorageError, UsageError
 
 FILE_BYTES_MAX: Final = 1_048_576  # ours; what is larger was generated
-FILES_MAX: Final = 5_000  # ours, with the files that imports lead to
+# Ours, of files that are read together: what imports lead to after that stays unknown; some 600 MB of memory.
+CHARS_MAX: Final = 12_000_000
 FOLDERS_MAX: Final = 20  # ours: how far above a file its imports may be
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSION = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -39,6 +40,19 @@ _KNOWN: Final = frozenset(
         *("celery", "kombu", "onefold", "redis", "sqs_extended_client", "valkey"),
     }
 )
+
+
+class Broken(Struct, frozen=True):
+    """A file that could not be read: what is wrong, what it means, and what to do."""
+
+    what: str
+    meaning: str
+    todo: str
+
+
+def broken(error: UsageError) -> Broken:
+    """What an error says, without its traceback, which would keep all that was read."""
+    return Broken(error.what, error.meaning, error.todo)
 
 
 class Inside(Struct, frozen=True):
@@ -217,23 +231,23 @@ class Modules:
         self._read: dict[Path, Module | None] = {}
         self._folders: dict[Path, frozenset[str]] = {}
         self._imported: dict[tuple[Path, Path, str, int], Module | None] = {}
-        self.unread: dict[str, UsageError] = {}
+        self._chars = 0
+        self.unread: dict[str, Broken] = {}
 
     def read(self, path: Path, root: Path) -> Module:
         """A file as a module.
 
         Raises:
             NotFoundError: it does not exist. StorageError: it cannot be read.
-            UsageError: too large, not text, not Python of this version or an earlier one; or too many files.
+            UsageError: too large, not text, not Python of this version or an earlier one.
         """
         place = path.resolve()
         known = self._read.get(place)
         if known is not None:
             return known
-        if len(self._read) >= FILES_MAX:
-            raise UsageError(f"More than {FILES_MAX:,} Python files belong together.", todo="Name a part of them.")
         self._read[place] = None
         module = self._read[place] = parsed(path, root)
+        self._chars += len(module.text)
         return module
 
     def add(self, path: Path, root: Path, text: str, inside: Inside) -> Module:
@@ -247,14 +261,14 @@ class Modules:
 
     def quietly(self, path: Path, root: Path) -> Module | None:
         """A file that an import leads to; what is wrong with it is kept in `unread`."""
-        if self._read.get(path.resolve(), self) is None:
-            return None  # being read, or not readable
+        if self._read.get(path.resolve(), self) is None or self._chars > CHARS_MAX:
+            return None  # being read, not readable, or too much
         try:
             return self.read(path, root)
         except NotFoundError:
             return None
         except UsageError as error:
-            self.unread[str(path)] = error
+            self.unread[str(path)] = broken(error)
             return None
 
     def imported(self, module: Module, dotted: str, level: int) -> Module | None:
