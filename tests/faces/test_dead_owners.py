@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from onefold import owner_process
+from onefold.clock import SystemClock
 from tests.faces.processes import PATIENCE_S, SLOW, Commands
 
 pytestmark = pytest.mark.slow
@@ -124,3 +125,31 @@ def test_only_a_process_of_this_boot_and_namespace_is_judged() -> None:
 
 def pid_1_start() -> str:
     return Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
+
+
+ALONE = '''
+import os
+import onefold
+
+app = onefold.App("shop", url="sqlite:///shop.db")
+
+
+@app.job(app.queue("orders"), key="{id}", throttle=onefold.Throttle(concurrency=1))
+def book(order: dict[str, str]) -> None:
+    """Kill the first worker, and note the others."""
+    if not os.path.exists("died"):
+        open("died", "w").close()
+        os.kill(os.getpid(), 9)
+'''
+
+
+def test_a_killed_worker_keeps_no_slot_of_a_limit(commands: Commands, tmp_path: Path) -> None:
+    (tmp_path / "alone.py").write_text(ALONE)
+    for name in "ab":
+        assert commands.run("send", "alone:app", "book", json.dumps({"id": name})).returncode == 0
+    assert commands.run("worker", "alone:app", "--until-empty").returncode == -signal.SIGKILL
+    begun = SystemClock().monotonic_ms()
+    assert commands.run("worker", "alone:app", "--until-empty").returncode == 0
+    assert SystemClock().monotonic_ms() - begun < 20_000, "a slot's lease is 30 s"
+    status = json.loads(commands.run("status", "alone:app", "--json").stdout)
+    assert [one["done_last_hour"] for one in status["jobs"]] == [2]

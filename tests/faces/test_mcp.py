@@ -13,6 +13,8 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
+from onefold import errors
+from onefold.agents import tools
 from onefold.agents.answers import ITEMS_MAX, TEXT_CHARS_MAX, Answers
 from onefold.agents.tools import CHANGES, LOOKS
 from onefold.cli import main
@@ -165,6 +167,26 @@ def test_payloads_are_hidden_by_the_rules_of_the_page() -> None:
     assert "ann" not in str(fields)
     assert "London" in fields["body"]
     assert SHOWN.of(value)["untrusted"]["body"] == value["body"]
+
+
+def test_secrets_in_payloads_that_are_shown_are_masked() -> None:
+    value = {
+        "body": '{"id":"1","password":"hunter2","url":"redis://:hunter2@h/0"}',
+        "result": '{"token": "hunter2"}',
+        "attributes": {"x-api-key": "hunter2", "url": "postgresql://u:hunter2@h/db", "city": "London"},
+    }
+    shown = SHOWN.of(value)["untrusted"]
+    assert "hunter2" not in str(shown)
+    assert '"id":"1"' in shown["body"]
+    assert shown["attributes"]["city"] == "London"
+    assert "hunter2" not in str(SHOWN.of({"body": "x" * 995 + "redis://:hunter2@h/0" + "x" * 20_000}))
+    assert SHOWN.of({"body": "x" * 20_000})["untrusted"]["body"].endswith("(and 19,000 characters more)")
+
+
+@pytest.mark.parametrize("minutes", [1e308, float("nan"), -1.0, float("inf")])
+def test_an_age_that_is_no_usable_number_is_refused(minutes: float) -> None:
+    with pytest.raises(errors.UsageError, match="older_minutes is"):
+        tools._ms(minutes)
 
 
 def test_what_is_nested_ends() -> None:

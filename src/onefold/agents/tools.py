@@ -25,11 +25,19 @@ LOOKS: Final = (
 CHANGES: Final = ("redrive", "settle")
 _PLANS_MAX: Final = 50  # plans that the server remembers
 
+_MINUTES_MAX: Final = 10 * 366 * 24 * 60
+
 Minutes = float | None
 
 
 def _ms(minutes: Minutes) -> int | None:
-    return None if minutes is None else int(minutes * 60_000)
+    if minutes is None:
+        return None
+    if not 0 <= minutes <= _MINUTES_MAX:  # nor NaN
+        raise errors.UsageError(
+            f"older_minutes is {minutes}.", todo=f"Give a number of minutes from 0 to {_MINUTES_MAX:,}."
+        )
+    return int(minutes * 60_000)
 
 
 class Tools:

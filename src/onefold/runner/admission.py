@@ -6,7 +6,7 @@ delayed is hidden for as long as the limit says and uses up neither an attempt n
 receive. A job without a limit whose breaker is closed costs one read of that breaker every CACHE_MS.
 Never here: the arithmetic (`record/rate.py`, `record/breaker.py`), waiting. Invariant: a slot is renewed only while this
 process has it, and is released at most once: when its run is settled or could not be claimed; otherwise it ends with its
-lease.
+lease, or when its process is found dead.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ _UNSEEN = (None, 0)
 _SWEPT_MAX = 10_000  # values of a job in one pass; the next pass continues after them
 _SWEPT_PAGE = 100
 _HOLDER_CHARS = 24
+_MARK_CHARS = 10  # of these, the first ones are the owner's
 _BEATEN_MS = 50  # when the delivery comes back if other processes changed the value at every try
 
 # A document that cannot be read counts as absent: a limit is not enforced for a moment, but the worker and its other jobs
@@ -176,6 +177,18 @@ class Admission:
                             idle.append(Change(name, None, found.version))
                     self._state.put(idle)
 
+    def free(self, owner: str, jobs: Iterable[Job[Any, Any]]) -> None:
+        """Free the slots of a process that has died."""
+        mark = _mark(owner)
+
+        def vacate(slots: dict[str, int] | None) -> tuple[dict[str, int] | None, None]:
+            return {one: until for one, until in (slots or {}).items() if not one.startswith(mark)} or None, None
+
+        for job in jobs:
+            if job.limit is not None and job.limit.concurrency is not None:
+                for name in self._state.names(f"{SLOTS}{job.name}/")[:_SWEPT_MAX]:
+                    change(self._state, name, _slots_of, None, vacate)
+
     # -- breakers ----------------------------------------------------------------------------------------------------
 
     def _paused(self, run: Execution) -> tuple[int, str]:
@@ -240,8 +253,8 @@ class Admission:
         change(self._state, name, _slots_of, None, vacate)
 
     def _holder(self, run: Execution) -> str:
-        """The id under which a run holds a slot: a digest, so that the largest limit's slots fit into one document."""
-        return blake2b(f"{self._owner}/{run.delivery.receipt}".encode(), digest_size=_HOLDER_CHARS // 2).hexdigest()
+        """The id under which a run holds a slot: digests, so that the largest limit's slots fit into one document."""
+        return _mark(self._owner) + _digest(f"{self._owner}/{run.delivery.receipt}", _HOLDER_CHARS - _MARK_CHARS)
 
     def _draw(self, run: Execution, allowed: rate.Rate, part: str) -> int:
         now_ms = self._clock.now_ms()
@@ -268,6 +281,15 @@ class Admission:
             self._slots.add((name, holder))
             return 0
         return int(min(found.wait_ms, 1_000))  # a slot is usually released long before it expires
+
+
+def _mark(owner: str) -> str:
+    """How the ids of an owner's slots begin."""
+    return _digest(owner, _MARK_CHARS)
+
+
+def _digest(text: str, chars: int) -> str:
+    return blake2b(text.encode(), digest_size=chars // 2).hexdigest()
 
 
 def _operation(run: Execution) -> str:

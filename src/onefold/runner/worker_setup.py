@@ -178,6 +178,8 @@ class Maintenance:
     def _report_dead_owner(self, owner: str) -> None:
         self._emit("owner-dead", {"owner": owner})
         forget(self._runtime.engine.state, [owner])
+        with ignored(errors.OnefoldError):  # if this fails, they end with their leases
+            self._runner.admission.free(owner, self._runtime.registry.jobs.values())
 
     def _emit(self, name: str, detail: Detail) -> None:
         runtime = self._runtime
