@@ -38,7 +38,7 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
         exec(publishing.replace(URL, url), {})
         sqs = boto3.client("sqs", endpoint_url=url, **CREDENTIALS)
         queue = sqs.get_queue_url(QueueName="receipts-dev")["QueueUrl"]
-        bodies = set()
+        bodies: set[str] = set()
         while "booked o-2" not in bodies:
             found = sqs.receive_message(QueueUrl=queue, WaitTimeSeconds=20).get("Messages", [])
             assert found, f"only {bodies}"

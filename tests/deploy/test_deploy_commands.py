@@ -14,6 +14,7 @@ import pytest
 
 from onefold.cli.commands import deploy
 from onefold.cli.main import run
+from onefold.contracts.queue import JOB_ATTRIBUTE
 from onefold.contracts.store import Claimed, Complete, Completed, RecordKey
 from onefold.deploy import apply, changes
 from onefold.deploy.apply import ChangeSet, Deployed
@@ -21,7 +22,9 @@ from onefold.deploy.changes import ResourceChange
 from onefold.engines import urls
 from onefold.engines.aws.session import Session
 from onefold.entropy import SeededEntropy
+from onefold.errors import UsageError
 from onefold.manual_clock import ManualClock
+from onefold.runtime import names
 from onefold.testing.records import KEPT_MS, NOW, ask
 from tests.deploy.conftest import BUCKET, REGION
 from tests.deploy.wheelhouse import offline, repack
@@ -219,6 +222,53 @@ def test_a_change_is_diffed_by_property_and_deployed_in_place(shop: Shop) -> Non
     done = json.loads(out)
     assert (code, done["deployed"]["status"]) == (0, "UPDATE_COMPLETE")
     assert "OrdersQueue" in {one["logical_id"] for one in done["changes"]}
+
+
+def test_a_diff_says_what_the_deployment_would_strand(shop: Shop, session: Session, endpoint: str) -> None:
+    slow = ')\nslow = app.queue("slow", function=None'
+    shop.declare(f'{slow})\nold = app.queue("old", function=None')
+    assert shop.deploy("--yes")[0] == 0
+    code, out, err = shop.diff()
+    assert (code, err) == (0, "")
+    assert "strand" not in out + err
+    sqs, state = session.client("sqs"), urls.open_engine(
+        f"aws://{REGION}?layout=2&table={shop.prefix}shop&prefix={shop.prefix}&endpoint={endpoint}",
+        clock=ManualClock(), entropy=SeededEntropy(3), owner="a",
+    ).state  # fmt: skip
+    names.take(state, ("book",), "shop", NOW)
+    book = {JOB_ATTRIBUTE: {"DataType": "String", "StringValue": "book"}}
+    for queue, body in (("old", "{}"), ("old", "{}"), ("slow", "{}"), ("orders-dead", '{"id": 1}')):
+        url = sqs.get_queue_url(QueueName=f"{shop.prefix}{queue}")["QueueUrl"]
+        sqs.send_message(QueueUrl=url, MessageBody=body, MessageAttributes=book)
+
+    renamed = SHOP.replace("def book(", "def book_order(").replace('"booked"', '"done"')
+    (shop.folder / "shop.py").write_text(
+        renamed.format(python=f"{sys.version_info.major}.{sys.version_info.minor}", more=slow)
+    )
+    sys.modules.pop("shop", None)
+    importlib.invalidate_caches()
+    code, out, err = shop.diff()
+    assert code == 1, err
+    flat = " ".join(out.split())
+    assert f"! {shop.prefix}old leaves the stack with 2 messages. It is kept, and nothing works on it." in flat
+    assert "The app has worked under the name 'book', and no job of it has that name." in flat
+    assert "! 1 of 1 message for book in orders-dead (dead) would not run." in flat
+    assert "1 message in slow: only a receive would show for which job." in flat
+    found = json.loads(shop.diff("--json")[1])["stranding"]
+    assert (found["waiting"], found["survey"]["stranded"]) == ({"slow": 1}, ["book"])
+    assert json.loads(shop.diff("--json", "--template-only")[1])["stranding"] is None
+
+
+def test_a_diff_that_may_not_look_at_queues_still_compares(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shop.deploy("--yes")[0] == 0
+
+    def denied(*_: object, **__: object) -> None:
+        raise UsageError("sqs:ListQueues is not allowed.", todo="Add it.")
+
+    monkeypatch.setattr("onefold.admin.deploying.stranding", denied)
+    code, _, err = shop.diff()
+    assert code == 0
+    assert "! What a deployment would strand is not known: sqs:ListQueues is not allowed. Add it." in err
 
 
 def test_a_dry_run_and_a_no_change_nothing(shop: Shop, person: Callable[[str], None]) -> None:

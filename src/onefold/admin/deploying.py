@@ -19,6 +19,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors, extras, limits
+from onefold.admin.session import Jobs
+from onefold.admin.stranding import Stranding, stranding
 from onefold.clock import Never
 from onefold.deploy import apply, cloudformation, rollback
 from onefold.deploy.apply import ChangeSet, Deployed, Drift, LiveStack, Rollout, Uploaded
@@ -60,12 +62,14 @@ class Comparison(Struct, frozen=True, kw_only=True):
         stack: its name. status: of the stack, `ABSENT` if it does not exist.
         differences: in the template.
         drift: what was changed since the stack made it; None if that was not asked for.
+        stranding: what a deployment would strand; None if there is no stack, or that was not asked for.
     """
 
     stack: str
     status: str
     differences: tuple[Difference, ...]
     drift: tuple[Drift, ...] | None = None
+    stranding: Stranding | None = None
 
 
 def location_of(
@@ -143,6 +147,7 @@ class Deployment:
         self.plan = plan
         self.rollout = replace(rollout, tags=plan.tags)
         self.location = location
+        self._clock = clock
         self._entropy = entropy
         self._session, self._errors = _connected(location)
         self._looking = Looking(self._session, self._errors)
@@ -346,14 +351,36 @@ class Deployment:
 
     def compare(self, *, drift: bool = False) -> Comparison:
         """What differs between the deployed template and the plan's; with `drift`, also how the stack has drifted."""
-        deployed = self._live.template()
-        before: Mapping[str, Any] = {} if deployed is None else read_template(deployed, self.location.stack)
+        before = self._deployed()
         return Comparison(
             stack=self.location.stack,
-            status="ABSENT" if deployed is None else self._live.stack_state().status,
+            status=self._live.stack_state().status if before else "ABSENT",
             differences=tuple(differences(before, cloudformation.template(self.plan))),
-            drift=tuple(self.drift()) if drift and deployed is not None else None,
+            drift=tuple(self.drift()) if drift and before else None,
         )
+
+    def stranding(self, jobs: Jobs) -> Stranding | None:
+        """What deploying the plan would strand; None if no stack of onefold is deployed.
+
+        Args:
+            jobs: of the app.
+
+        Raises:
+            UsageError: not allowed. TransientError: an engine or store cannot be reached now.
+        """
+        url = self._live.stack_state().outputs.get("EngineUrl")
+        if url is None:
+            return None
+        if self.location.endpoint is not None:
+            url += f"{'&' if '?' in url else '?'}endpoint={self.location.endpoint}"
+        after = cloudformation.template(self.plan)["Resources"]
+        leaving = {
+            name: one
+            for name, one in self._deployed()["Resources"].items()
+            if one["Type"] == "AWS::SQS::Queue" and _queue_name(one) != _queue_name(after.get(name, {}))
+        }
+        holders = self._looking.there({"Resources": leaving}, {}, counted=True)
+        return stranding(url, jobs, holders, clock=self._clock, entropy=self._entropy)
 
     def close(self) -> None:
         """Close all connections."""
@@ -380,6 +407,10 @@ class Deployment:
         key = f"{self._prefix}/{digest}.template.json"
         apply.upload(s3, bucket, key, content, digest, self._errors, report)
         return f"{s3.meta.endpoint_url}/{bucket}/{key}"
+
+
+def _queue_name(resource: Mapping[str, Any]) -> object:
+    return resource.get("Properties", {}).get("QueueName")
 
 
 def _wait(clock: Clock, never: Never, ms: int) -> None:

@@ -92,7 +92,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "package": ("onefold.cli.commands.deploy", "package_command", "The functions' zip, the same bytes every time."),
     "deploy": ("onefold.cli.commands.deploy", "command", "Put an app on AWS with a change set, shown and followed."),
     "destroy": ("onefold.cli.commands.destroy", "command", "Delete an app's stack, after showing what it holds."),
-    "diff": ("onefold.cli.commands.deploy", "diff_command", "What a deployment would change in the template."),
+    "diff": ("onefold.cli.commands.diff", "command", "What a deployment would change in the template."),
     "cost": ("onefold.cli.commands.cost", "command", "What messages cost on AWS: calls, units, dollars."),
     "completion": ("onefold.cli.program", "completion", "Shell completion for bash, zsh or fish."),
 }

@@ -1,10 +1,10 @@
-"""`onefold package`, `deploy`, `synth`, `diff`: an app's zip, template and stack.
+"""`onefold package`, `deploy`, `synth`: an app's zip, template and stack.
 
 Output and questions only: `deploy/package.py` makes the zip, the writers make templates, and every step of a
 deployment is in `admin/deploying.py`. Never here: what a change or failure means. Invariants: the printed hash is the
 hash of the file that exists; `deploy` does nothing that was not shown, and replaces or deletes nothing that holds
 messages or records without explicit consent; `synth` makes no AWS call, and without --output only the template goes to
-standard output; exit code 0 of `diff` means no difference, 1 differences, 2 an error.
+standard output.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from typing import Any, Final, TypeVar
 import click
 from msgspec import Struct
 
-from onefold.admin.deploying import Comparison, DeployLocation, Deployment, location_of
+from onefold.admin.deploying import DeployLocation, Deployment, location_of
 from onefold.app import App
 from onefold.cli import render, stack_options, target
-from onefold.cli.main import text_of
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, Style
 from onefold.clock import SystemClock
 from onefold.deploy import cloudformation, key_policy, terraform
 from onefold.deploy import package as packing
-from onefold.deploy.apply import ChangeSet, Deployed, Drift, Rollout, Uploaded
-from onefold.deploy.changes import Difference, ResourceChange, StackEvent
+from onefold.deploy.apply import ChangeSet, Deployed, Rollout, Uploaded
+from onefold.deploy.changes import ResourceChange, StackEvent
 from onefold.deploy.package import Built, PackageSettings, hash_of
 from onefold.deploy.plan import DeployPlan
 from onefold.deploy.sources import root_of
 from onefold.deploy.stack import stack_of, written_layout
 from onefold.entropy import SystemEntropy
-from onefold.errors import OnefoldError, UsageError
+from onefold.errors import UsageError
 from onefold.observe.wording import counted
 
 BUILD_DIR = ".onefold/build"
@@ -226,7 +225,7 @@ def command(
         )
     stack_options.report_notes(plan)
     location = location_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
-    deployment = _deployment(plan, choices, location, rollout)
+    deployment = deployment_of(plan, choices, location, rollout)
     plan = deployment.plan
     deployment.check(bucket, alarm_topic)
     if deployment.notifies_nobody(alarm_topic):
@@ -262,7 +261,7 @@ def command(
     return Answer(value, draw=lambda: _draw_end(done), code=0 if done.ok else FAILED)
 
 
-def _deployment(
+def deployment_of(
     plan: DeployPlan, choices: stack_options.Choices, location: DeployLocation, rollout: Rollout
 ) -> Deployment:
     """A deployment of the plan; a table that has records keeps their layout unless another one was asked for."""
@@ -479,95 +478,3 @@ def _terraform(plan: DeployPlan, output: Path) -> str:
 def _draw_synth(summary: dict[str, Any]) -> None:
     count = f"{len(summary['queues'])} queues, {len(summary['functions'])} functions, {summary['alarms']} alarms"
     render.line(f"{summary['output']}: {summary['format']} of {summary['stack']}: {count}.")
-
-
-# -- diff ------------------------------------------------------------------------------------------------------------
-
-
-DIFFERENT: Final = 1
-DIFF_FAILED: Final = 2
-_VALUE_CHARS_MAX: Final = 100
-_SIGNS: Final = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow")}
-
-
-@declared("diff", example="onefold diff shop:app --prefix prod-\nonefold diff shop:app --json")
-@click.argument("app", required=False)
-@click.option("--drift", is_flag=True, help="Also show manual changes since the deployment; takes minutes.")
-@stack_options.placing
-@stack_options.stack_options
-def diff_command(
-    app: str | None,
-    drift: bool,
-    stack: str | None,
-    region: str | None,
-    endpoint: str | None,
-    choices: stack_options.Choices,
-) -> Answer:
-    """Show what differs between the deployed template and the one the app would be deployed with.
-
-    Shows both values by resource and property. Nothing is changed, and no change set is made; onefold deploy --dry-run
-    shows whether a resource would be replaced. Exit codes here: 0 no difference, 1 differences, 2 an error.
-    """
-    try:
-        plan = stack_options.planned(app, choices)
-        location = location_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
-        deployment = _deployment(plan, choices, location, Rollout())
-        compared = deployment.compare(drift=drift)
-    except OnefoldError as error:
-        return _diff_failed(error)
-    code = DIFFERENT if compared.differences or compared.drift else 0
-    return Answer(compared, draw=lambda: _draw_comparison(compared), code=code)
-
-
-def _diff_failed(error: OnefoldError) -> Answer:
-    """An error with exit code 2, because for this command 1 means a difference."""
-    parts = {"code": error.code, "what": error.what, "meaning": error.meaning, "todo": error.todo}
-    render.note(text_of(error))
-    return Answer({"error": parts}, code=DIFF_FAILED)
-
-
-def _draw_drift(drift: tuple[Drift, ...]) -> None:
-    if not drift:
-        render.line("Nothing was changed manually since the deployment.")
-    for one in drift:
-        render.line(f"! {one.logical_id} ({one.type}) was {one.status.lower()} outside of CloudFormation", "red")
-        for path, wanted, found in one.properties:
-            render.line(f"    {path}: {wanted} -> {found}")
-
-
-def _draw_comparison(compared: Comparison) -> None:
-    if compared.drift is not None:
-        _draw_drift(compared.drift)
-    if not compared.differences:
-        render.line(f"Stack {compared.stack} ({compared.status}) has the template the app would be deployed with.")
-        return
-    if compared.status == "ABSENT":
-        render.line(f"There is no stack {compared.stack} yet: everything is new.")
-    title = ""
-    for one in compared.differences:
-        sign, style = _SIGNS[one.kind]
-        here = " ".join(part for part in (one.section, one.name, one.type and f"({one.type})") if part)
-        if not one.path:
-            render.line(f"{sign} {here}", style)  # type: ignore[arg-type]  # one of Style's literals
-            title = ""
-            continue
-        if here != title:
-            render.line(f"~ {here}", "yellow")
-            title = here
-        render.line(f"    {sign} {one.path}: {_values(one)}", style)  # type: ignore[arg-type]
-    counts = {kind: sum(one.kind == kind for one in compared.differences) for kind in _SIGNS}
-    render.line()
-    render.line(", ".join(f"{count} {kind}" for kind, count in counts.items() if count), "bold")
-
-
-def _values(one: Difference) -> str:
-    if one.kind == "added":
-        return _text(one.after)
-    if one.kind == "removed":
-        return _text(one.before)
-    return f"{_text(one.before)} -> {_text(one.after)}"
-
-
-def _text(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= _VALUE_CHARS_MAX else f"{text[: _VALUE_CHARS_MAX - 3]}..."

@@ -152,14 +152,7 @@ def draw_survey(survey: PayloadSurvey, found: target.Target) -> None:
         draw(table(columns, [(one.message_id, one.queue, one.key, one.why) for one in survey.unfit]))
         if survey.unfit_count > len(survey.unfit):
             line(f"... and {survey.unfit_count - len(survey.unfit):,} more.")
-    for stranded in survey.stranded:
-        line()
-        render.fold(
-            f"The app has worked under the name {stranded!r}, and no job of it has that name. If it was renamed, declare "
-            f"aliases=[{stranded!r}]: else its records no longer count, and its messages are left where they are.",
-            "! ",
-            "  ",
-        )
+    draw_stranded(survey)
     for queue in survey.unread:
         line(f"Not looked at: {queue}, whose messages only a receive shows.", "dim")
     if not survey.is_whole:
@@ -169,6 +162,18 @@ def draw_survey(survey: PayloadSurvey, found: target.Target) -> None:
     elif survey.unfit:
         steps = [f"onefold {place} show {name}" for place, name in _looked_up(survey)]
         render.todo(steps, found.words)
+
+
+def draw_stranded(survey: PayloadSurvey) -> None:
+    """Draw the names that no job has any more."""
+    for stranded in survey.stranded:
+        line()
+        render.fold(
+            f"The app has worked under the name {stranded!r}, and no job of it has that name. If it was renamed, declare "
+            f"aliases=[{stranded!r}]: else its records no longer count, and its messages are left where they are.",
+            "! ",
+            "  ",
+        )
 
 
 def _named(one: JobMessages) -> str:
