@@ -104,7 +104,8 @@ def nobody_reads_answer(joined: Joined) -> Iterator[Finding]:
 def key_of_a_delivery(code: Code) -> Iterator[Finding]:
     """DUP007."""
     keys = {one.source: one for one in code.keys}
-    keys |= {one.source: one for handler in code.handlers for one in handler.keys}
+    for handler in code.handlers:  # a record of its own keeps a second delivery from the partner
+        keys |= {one.source: one for one in handler.keys if not (one.is_for_partner and handler.is_guarded)}
     for key in keys.values():
         if key.is_whole:
             yield _key(

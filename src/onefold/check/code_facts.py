@@ -64,6 +64,7 @@ class Key(Struct, frozen=True, kw_only=True):
     Attributes:
         what: whose it is, for a sentence: "Powertools' idempotency key". function: that uses it.
         origins: what is certainly in it. is_whole: the whole event or record, with everything that a delivery adds.
+        is_for_partner: it is given to somebody else's service, and not kept.
     """
 
     what: str
@@ -72,6 +73,7 @@ class Key(Struct, frozen=True, kw_only=True):
     text: str
     origins: frozenset[Origin]
     is_whole: bool = False
+    is_for_partner: bool = False
 
 
 class Idempotency(Struct, frozen=True, kw_only=True):

@@ -215,7 +215,8 @@ class Keys:
             for name, written in pairs:
                 value = self._values.of(written, unit.module)
                 if value.origins:
-                    yield self._key(f"The key that is given to a partner ({name})", written, value, unit)
+                    what = f"The key that is given to a partner ({name})"
+                    yield self._key(what, written, value, unit, is_for_partner=True)
 
     def of_onefold(self, unit: Unit) -> Iterator[Key]:
         """Keys of onefold's declarations that are functions: `@app.job(queue, key=lambda order: ...)`, `@once(key=...)`."""
@@ -235,10 +236,13 @@ class Keys:
                 if value.origins:
                     yield self._key("The key of the job" if is_job else "The key of the call", written, value, unit)
 
-    def _key(self, what: str, node: ast.expr, value: Value, unit: Unit) -> Key:
+    def _key(
+        self, what: str, node: ast.expr, value: Value, unit: Unit, *, is_for_partner: bool = False
+    ) -> Key:  # fmt: skip
         module = unit.module
         return Key(
-            what=what, source=module.source(node), function=unit.id, text=module.text_of(node), origins=value.origins
+            what=what, source=module.source(node), function=unit.id, text=module.text_of(node), origins=value.origins,
+            is_for_partner=is_for_partner,
         )  # fmt: skip
 
 

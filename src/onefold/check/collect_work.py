@@ -18,7 +18,7 @@ from onefold.check.collect_answers import is_broad
 from onefold.check.collect_calls import given, operation_of
 from onefold.check.collect_keys import Keys
 from onefold.check.findings import Source
-from onefold.check.python_effects import Effects, is_pass
+from onefold.check.python_effects import Effects, is_pass, is_watcher
 from onefold.check.python_modules import FUNCTION, Module, last_name
 
 _REFUSED: Final = "ConditionalCheckFailedException"
@@ -108,6 +108,7 @@ class Work:
                     if isinstance(one, ast.Name)
                 }
                 only_looks = self._effects.only_looks(call, unit.module) or self._effects.collects(call, unit.module)
+                only_looks = only_looks or is_watcher(last_name(call.func))
                 if given_names & names and not only_looks:
                     return call
             if isinstance(statement, ast.Assign):

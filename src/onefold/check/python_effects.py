@@ -167,10 +167,10 @@ class Effects:
             return False
         base: ast.AST = func.value
         while isinstance(base, ast.Attribute):
-            if _is_watcher(base.attr):
+            if is_watcher(base.attr):
                 return True
             base = base.value
-        return _is_watcher(last_name(base))
+        return is_watcher(last_name(base))
 
     def collects(self, call: ast.Call, module: Module) -> bool:
         """Whether a call only adds something to a list, set or dictionary of the program."""
@@ -182,7 +182,8 @@ class Effects:
         return any(isinstance(one, ast.Raise) for one in _below(function))
 
 
-def _is_watcher(name: str) -> bool:
+def is_watcher(name: str) -> bool:
+    """Whether a name says that it is a logger, metrics or the like."""
     return any(one in name.lower() for one in _WATCHERS)
 
 

@@ -16,4 +16,8 @@ def lambda_handler(event, context):
         stripe.PaymentIntent.create(amount=order["amount"], idempotency_key=uuid4().hex)
         headers = {"Idempotency-Key": context.aws_request_id}
         requests.post("https://mail.example/send", json=order, headers=headers, timeout=5)
+
+
+def other_handler(event, context):
+    for record in event["Records"]:
         cache.set("seen:" + record["messageId"], 1, nx=True, ex=86400)
