@@ -77,6 +77,7 @@ def decimal(text: str) -> Decimal:
         raise ValueError(f"the number {text[:20]} ... is out of range") from None
 
 
+VERSION_MARK_CHARS: Final = 8  # of a fingerprint's 32: from a payload's version 2 on they say which version it is
 _MARKS: Final = "~"  # separates the digest from the fields in a fingerprint
 _MARKS_CHARS_MAX: Final = 400
 _NAMED: Final = re.compile(r"\w{1,64}")

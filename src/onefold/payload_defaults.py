@@ -82,10 +82,13 @@ def is_alike(
     except (PayloadError, RecursionError, _TooLargeError):
         return False
     missing = {own, first}
+    mark = (
+        own[: codec.VERSION_MARK_CHARS] if own[: codec.VERSION_MARK_CHARS] == first[: codec.VERSION_MARK_CHARS] else ""
+    )
     entries = sum(map(len, found.values())) or 1
     tries = max(_TRIES_MIN, min(_TRIES_MAX, _TRIED_BYTES_MAX // len(whole), _TRIED_FIELDS_MAX // entries))
     for chosen in islice(_choices(list(found.values())), tries):
-        missing.discard(_without(tree, chosen, of))
+        missing.discard(mark + _without(tree, chosen, of)[len(mark) :])
         if not missing:
             return True
     return False

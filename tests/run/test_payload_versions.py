@@ -12,7 +12,7 @@ from onefold import errors
 from onefold.admin import payloads
 from onefold.admin.session import AdminSession, jobs_of
 from onefold.contracts.entries import Entry
-from onefold.contracts.queue import JOB_ATTRIBUTE, Attribute
+from onefold.contracts.queue import JOB_ATTRIBUTE, VERSION_ATTRIBUTE, Attribute
 from onefold.contracts.store import RecordKey
 from onefold.options import Queue
 from onefold.runner.versions import marked
@@ -276,3 +276,37 @@ def test_a_name_that_no_job_has_any_more_is_stranded() -> None:
         job.aliases, job.name = ("pay",), "settle"
         shop.app.jobs["settle"] = job
         assert shop.survey().fits
+
+
+@dataclass
+class Counted:
+    id: str
+    euros: int
+    count: int = 1
+    note: str = ""
+
+
+@pytest.mark.parametrize("options", [{}, {"fingerprint": ["id", "euros", "count"]}, {"ignore": ["note"]}])
+def test_a_default_that_one_of_two_payloads_of_a_later_version_omits_is_no_conflict(options: dict[str, Any]) -> None:
+    app = onefold.App("shop")
+    ran: list[Counted] = []
+
+    @app.job(app.queue("orders"), key="{id}", name="pay", version=2, upgrade={1: dict}, **options)
+    def pay(order: Counted) -> None:
+        ran.append(order)
+
+    def put(body: str) -> None:
+        attributes = {JOB_ATTRIBUTE: Attribute("pay"), VERSION_ATTRIBUTE: Attribute("2")}
+        app.runtime().engine.queues.open("orders").send([Entry(body=body, attributes=attributes)])
+
+    with inline(app) as world:
+        for order in ("a", "b"):  # either may be first
+            written = [f'{{"id":"{order}","euros":1}}', f'{{"id":"{order}","euros":1,"count":1}}']
+            for body in written if order == "a" else reversed(written):
+                put(body)
+                world.run()
+        assert ran == [Counted("a", 1), Counted("b", 1)]
+        assert world.names().count("duplicate") == 2
+        put('{"id":"a","euros":1,"count":2}')
+        world.run()
+        assert "conflict" in world.names()

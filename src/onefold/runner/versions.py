@@ -12,7 +12,7 @@ Never here: which functions a job has (`declaring.py`). Invariant: the stored bo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,8 +22,6 @@ from onefold.interrupts import let_through
 
 if TYPE_CHECKING:
     from onefold.contracts.queue import Attribute
-
-_MARK_CHARS: Final = 8  # of 32; the others are enough to distinguish payloads
 
 Upgrade = Callable[[Any], Any]
 """Takes a payload of one version as plain JSON values (dict, list, str, ...), returns it in the next version's form."""
@@ -49,11 +47,13 @@ def version_of(attributes: Mapping[str, Attribute]) -> int:
 
 def marked(fingerprint: str, version: int) -> str:
     """The fingerprint of a payload with a mark of its version."""
-    return fingerprint if version == 1 else _mark(version) + fingerprint[_MARK_CHARS:]
+    return (
+        fingerprint if version == 1 else _mark(version) + fingerprint[codec.VERSION_MARK_CHARS :]
+    )  # the rest suffices
 
 
 def _mark(version: int) -> str:
-    return codec.digest(b"onefold payload version %d" % version)[:_MARK_CHARS]
+    return codec.digest(b"onefold payload version %d" % version)[: codec.VERSION_MARK_CHARS]
 
 
 class Versions:
