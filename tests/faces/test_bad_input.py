@@ -220,8 +220,18 @@ def test_messages_that_a_schedules_handler_returns_are_no_unknown_outcome() -> N
     def lazy(tick: onefold.Tick) -> Any:
         return (job.message({"order_id": number}) for number in "12")
 
+    @app.schedule("cron(0 2 1 * ? *)", name="single")
+    def single(tick: onefold.Tick) -> Any:
+        return job.message({"order_id": "1"})
+
+    @app.schedule("cron(0 2 1 * ? *)", name="forgot")
+    def forgot(tick: onefold.Tick) -> None:
+        for number in "12":
+            job.message({"order_id": number})
+
+    names = ("listed", "lazy", "single", "forgot")
     with onefold.testing.inline(app) as world:
-        app.runtime().send([app.schedules[name].outgoing_at("2026-06-01T02:00:00Z") for name in ("listed", "lazy")])
+        app.runtime().send([app.schedules[name].outgoing_at("2026-06-01T02:00:00Z") for name in names])
         world.run_for(60_000)
         told = [event for event in world.events if event.name == "dead-letter"]
         dead = {event.key.job: str(event.detail["summary"]) for event in told if event.key is not None}
@@ -230,6 +240,8 @@ def test_messages_that_a_schedules_handler_returns_are_no_unknown_outcome() -> N
         assert dead == {
             "listed": f"listed returned messages, and no message was sent. {yields}",
             "lazy": f"lazy returned a generator, and no message was sent. {yields}",
+            "single": f"single returned messages, and no message was sent. {yields}",
+            "forgot": f"forgot made 2 messages with message() and yielded none, so that nothing was sent. {yields}",
         }
 
 

@@ -474,7 +474,7 @@ def test_what_was_found_out_about_one_run_does_not_settle_a_later_one(there: Ope
     assert later.hold != seen.hold
     for done in (True, False):
         for hold in (seen.hold, "0@0", "x"):
-            with pytest.raises(onefold.errors.ConflictError, match=f"The hold {hold} of pay p-1 is over") as caught:
+            with pytest.raises(onefold.errors.ConflictError, match=f"pay p-1 is not held as {hold} now") as caught:
                 held.settle(there.session, "p-1", done=done, hold=hold, result='{"label":"l"}' if done else None)
             assert f"has been held again, {later.hold}, since 20" in caught.value.what
             assert "onefold held show p-1" in caught.value.todo
@@ -497,7 +497,7 @@ def test_a_run_that_is_held_while_somebody_settles_is_not_settled(there: Open, m
         return settle(key, decision, now_ms)
 
     monkeypatch.setattr(records, "settle", late)
-    with pytest.raises(onefold.errors.ConflictError, match="it ran again and has been held again"):
+    with pytest.raises(onefold.errors.ConflictError, match="it is held as"):
         held.settle(there.session, "p-1", done=True)
     assert record_of(there, "p-1").parked
     assert len(held.listed(there.session)[0].message_ids) == 1

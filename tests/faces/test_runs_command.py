@@ -369,12 +369,12 @@ def test_columns_with_nothing_in_them_leave_their_room_to_the_names(
 
     begin(bills_app.billing, 1, "nightly-mails")
     table = run(capsys, "runs", "list", "bills_app:app")
-    assert table.splitlines()[0].split() == ["run", "state", "done", "of", "began"]
+    assert table.splitlines()[0].split() == ["run", "state", "done", "of", "age"]
     assert "nightly-mails/2026-06-01T02:00:00Z  dispatching" in table
     key = RecordKey("", "charge", "a")
     row = Row(at_ms=NOMINAL_MS, event="dispatched", key=key, run="nightly-mails/2026-06-01T02:00:00Z")
     bills_app.billing.runtime.engine.ledger.append([row])
-    assert run(capsys, "runs", "list", "bills_app:app").splitlines()[0].split()[-2:] == ["missing", "began"]
+    assert run(capsys, "runs", "list", "bills_app:app").splitlines()[0].split()[-2:] == ["open", "age"]
 
 
 def test_a_stopped_dispatch_says_what_to_do_next(shell: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -169,7 +169,7 @@ def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
 
 def test_the_price_table_has_a_date_pages_and_a_warning() -> None:
     assert PRICES.as_of == "2026-06"
-    assert "check them on the pages named here" in PRICES.note
+    assert "check them on AWS's pricing pages" in PRICES.note
     assert all("pricing" in price.page for price in PRICES.items.values())
 
 

@@ -250,7 +250,7 @@ def test_a_form_settles_the_runs_that_it_showed_and_no_later_ones(there: Open, r
     for done in ("yes", "no"):
         got = reader.post("/api/held/settle", [seen, ("done", done), ("result", ""), ("why", "the bank says so")])
         (outcome,) = got.json()["outcomes"]
-        assert (outcome["outcome"], "ran again and has been held again" in outcome["text"]) == (
+        assert (outcome["outcome"], "is held as" in outcome["text"]) == (
             "changed meanwhile",
             True,
         )

@@ -297,12 +297,12 @@ def _judged_another(key: RecordKey, hold: str, now: Record | None) -> errors.Con
     if now is None:
         is_now = "nothing is recorded under its key"
     elif now.parked:
-        is_now = f"it ran again and has been held again, {hold_of(now)}, since {instant(now.updated_at_ms)}"
+        is_now = f"it is held as {hold_of(now)}, since {instant(now.updated_at_ms)}"
     else:
         is_now = f"its record has been {now.status} since {instant(now.updated_at_ms)}"
     return errors.ConflictError(
-        f"The hold {hold} of {operation(key)} is over: {is_now}.",
-        meaning="What was found out about that run does not apply to a later one. Nothing was changed.",
+        f"{operation(key)} is not held as {hold} now: {is_now}.",
+        meaning="A hold belongs to one run, and what was found out about it does not apply to another. Nothing was changed.",
         todo=f"Look again: {redact.command('onefold held show', key.key)} and {redact.command('onefold why', key.key)}.",
     )
 

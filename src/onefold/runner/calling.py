@@ -126,10 +126,22 @@ def returned(job: Job[Any, Any], value: object, ctx: Context) -> Outcome:
             return _unsent(job, value) or _unstorable("", error)
         except Exception as error:  # noqa: BLE001 - a result's own methods may raise anything; the effect has happened anyway
             if is_last or not is_of_a_signal(error):  # a time limit came too late: the handler has returned
-                return _unstorable(f"The result could not be encoded: {type(error).__name__}: ", error)
+                return _unsent(job, value) or _unstorable(
+                    f"The result could not be encoded: {type(error).__name__}: ", error
+                )
         else:
+            if job.ticks and ctx.messages_made and not ctx.outbox:
+                return _forgotten(job, ctx.messages_made)
             return outcomes.Success(result=result, outbox=ctx.outbox, counts=ctx.counts)
     raise AssertionError("the last try has answered")
+
+
+def _forgotten(job: Job[Any, Any], count: int) -> Outcome:
+    """The outcome of a schedule's handler that made messages and neither yielded nor sent one."""
+    made = f"{count} message{'' if count == 1 else 's'}"
+    what = f"{job.name} made {made} with message() and yielded none, so that nothing was sent."
+    what += " A schedule's handler sends the messages that it yields: yield job.message(payload)."
+    return Failed(kind="permanent", error="UsageError", summary=what)
 
 
 def _unsent(job: Job[Any, Any], value: object) -> Outcome | None:

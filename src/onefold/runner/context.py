@@ -184,6 +184,9 @@ class Context:
         raised: what the handler, or the probe, has raised; None before that, and after it was recorded.
     """
 
+    messages_made: int = 0
+    """How often the handler called `Job.message`, whose result only a schedule's handler sends, by yielding it."""
+
     def __init__(
         self,
         hold: Hold,

@@ -142,7 +142,7 @@ def _draw_letters(letters: list[admin.DeadLetterView], limit: int, select: Selec
         Column("reason"),
         Column("error", folds=True),
         Column("age", right=True),
-        Column("gone in", right=True),
+        Column("expires in", right=True),
     ]
     rows = [
         (

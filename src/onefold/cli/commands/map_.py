@@ -239,7 +239,7 @@ def _draw_list(found: list[MapProgress], now_ms: int) -> None:
     if not found:
         line("No map run.")
         return
-    heads = ("items", "done", "failed", "malformed", "not sent", "began")
+    heads = ("items", "done", "failed", "malformed", "not sent", "age")
     columns = [Column("run", folds=True), Column("state"), *(Column(head, right=True) for head in heads)]
     rows = [
         (

@@ -56,6 +56,9 @@ def list_runs(
     return Answer(page, draw=lambda: _draw_page(page, found))
 
 
+_HEADS = {"missing": "open"}  # reconciliation alone knows which of these are lost
+
+
 def _draw_page(page: admin.RunPage, found: target.Target) -> None:
     if not page.runs:
         line("No run.")
@@ -63,7 +66,7 @@ def _draw_page(page: admin.RunPage, found: target.Target) -> None:
     trouble = ("failed", "dead", "unknown", "missing")
     shown = [head for head in trouble if any(getattr(one, head) for one in page.runs)]  # a run's name needs the room
     columns = [Column("run", folds=True), Column("state")]
-    columns += [Column(head, right=True) for head in ("done", "of", *shown, "began")]
+    columns += [Column(head, right=True) for head in ("done", "of", *(_HEADS.get(head, head) for head in shown), "age")]
     now_ms = found.session.now_ms()
     rows = [
         (

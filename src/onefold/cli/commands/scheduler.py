@@ -39,12 +39,14 @@ class Report(Struct, frozen=True, kw_only=True):
 
     Args:
         sent: how many ticks. runs: their names, with --once. next: what comes next.
+        more: how many other schedules have a further tick.
         ended: schedules that have no further tick.
     """
 
     sent: int
     runs: tuple[str, ...]
     next: tuple[Upcoming, ...]
+    more: int
     ended: tuple[Ended, ...]
 
 
@@ -108,8 +110,9 @@ def command(words: tuple[str, ...], once: bool, log: str | None) -> Answer:
         with stopped_by_signals(scheduler.stop):
             scheduler.run(resting=_Next(app, scheduler).say if log is None and not render.is_quiet() else None)
     comes = tuple(schedulers.upcoming(scheduler, app.schedules, app.runtime().now_ms(), _SAID))
+    more = len(scheduler.next_ticks(len(app.schedules))) - len(comes)
     over = tuple(schedulers.ended(scheduler, app.schedules))
-    report = Report(sent=scheduler.sent, runs=tuple(voice.runs), next=comes, ended=over)
+    report = Report(sent=scheduler.sent, runs=tuple(voice.runs), next=comes, more=more, ended=over)
     return Answer(report, draw=lambda: _draw(report))
 
 
@@ -172,6 +175,8 @@ def _draw(report: Report) -> None:
     line(f"ended: {counted(report.sent, 'tick')} sent")
     for one in report.next:
         line(f"next: {_sentence(one)}", "dim")
+    if report.more:
+        line(f"and {report.more:,} more: onefold calendar lists all", "dim")
     for text in _without_ticks(report.ended):
         line(text, "yellow")
     if not report.next:
