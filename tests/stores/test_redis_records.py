@@ -10,7 +10,7 @@ import onefold
 from onefold import errors
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
-from onefold.contracts.store import ManualDecision, OutboxItem, Record, RecordKey, Unreadable
+from onefold.contracts.store import Hold, ManualDecision, OutboxItem, Record, RecordKey, Unreadable
 from onefold.engines.redis import backend, records
 from onefold.engines.redis.backend import RedisBackend
 from onefold.engines.redis.layout import Names, decode, encode, key_at, text_of_key
@@ -181,12 +181,26 @@ def test_a_run_whose_record_was_overwritten_has_lost_it(books: RedisBackend, dir
     assert direct.get(NAMES.record(KEY)) == b"something else"
 
 
-def test_a_value_of_another_type_says_that_another_program_writes_there(
-    books: RedisBackend, direct: redis.Redis
+@pytest.mark.parametrize("kind", ["list", "hash"])
+def test_a_value_of_another_type_stops_its_operation_and_no_other(
+    books: RedisBackend, direct: redis.Redis, kind: str
 ) -> None:
-    direct.rpush(NAMES.record(KEY), "something else")
-    with pytest.raises(
-        errors.StorageError, match=r"WRONGTYPE.*Another program writes under the same prefix"
-    ) as refused:
-        books.store.claim([ask()], NOW)
-    assert "redis://host:port/db?prefix=NAME:" in refused.value.todo
+    name, other = NAMES.record(KEY), RecordKey("", "job", "other")
+    if kind == "list":
+        direct.rpush(name, "something else")
+    else:
+        direct.hset(name, "something", "else")
+    foreign, taken = books.store.claim([ask(), ask(other)], NOW)
+    assert isinstance(foreign, Unreadable)
+    assert "job 'key' is not a record" in foreign.what
+    assert "redis://host:port/db?prefix=NAME:" in foreign.todo
+    (hold,) = claimed([taken])
+    assert books.store.write([(Hold(KEY, "w", 1), complete()), (hold, complete())], NOW) == [False, True]
+    assert direct.type(name) == kind.encode()
+
+
+@pytest.mark.parametrize("stored", [b"\xff" * 40, b"s" * 16 + b'{"status":"\xff"}', b"[]"])
+def test_no_bytes_under_a_records_name_end_a_claim(books: RedisBackend, direct: redis.Redis, stored: bytes) -> None:
+    direct.set(NAMES.record(KEY), stored)
+    (found,) = books.store.claim([ask()], NOW)
+    assert isinstance(found, Unreadable)

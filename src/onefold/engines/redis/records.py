@@ -75,7 +75,7 @@ _GUESSES_MAX: Final = 4_096  # records that this process is working on
 
 
 CHANGE: Final = """
--- Replace each record whose stamp has not changed; answer 1, or the value that is stored instead. Safe to run twice: a call
+-- Replace each record whose stamp has not changed; answer 1, or what is stored instead. Safe to run twice: a call
 -- that finds the stamp it came with has run before, and only its answer was lost.
 --   KEYS: jobs, runs completed in this minute, the shelves, then the records.
 --   ARGV: number of shelves, records listed per shelf, life of the count in ms, length of the records' common prefix; then
@@ -97,8 +97,10 @@ end
 for i = 1, #KEYS - 2 - shelves do
     local key, at = KEYS[2 + shelves + i], 8 * i - 4
     local expected, value = ARGV[at + 1], ARGV[at + 2]
-    local stamp = redis.call('GETRANGE', key, 0, 15)
-    if value == '' or (stamp ~= expected and stamp ~= string.sub(value, 1, 16)) then
+    local stamp = redis.pcall('GETRANGE', key, 0, 15)
+    if type(stamp) == 'table' then -- a list or hash of another program: no value of ours looks like this answer
+        answers[i] = 'of type ' .. redis.call('TYPE', key).ok
+    elseif value == '' or (stamp ~= expected and stamp ~= string.sub(value, 1, 16)) then
         answers[i] = redis.call('GET', key)
     else
         answers[i] = 1
