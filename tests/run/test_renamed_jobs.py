@@ -11,7 +11,7 @@ from onefold import errors
 from onefold.admin import reading
 from onefold.admin.session import AdminSession, jobs_of
 from onefold.contracts.queue import JOB_ATTRIBUTE, Attribute
-from onefold.contracts.store import Ask, Complete, RecordKey, Release
+from onefold.contracts.store import Ask, Complete, RecordKey, Release, Unreadable
 from onefold.options import Queue
 from onefold.record.aliases import chosen, other_names
 from onefold.testing import inline
@@ -209,6 +209,36 @@ def test_a_stranger_cannot_use_a_name_that_is_none() -> None:
         queue.send([Entry(body='{"id": "1"}', attributes={JOB_ATTRIBUTE: Attribute("nobody")})])
         world.run()
         assert releases.calls == []
+
+
+@pytest.mark.parametrize("name", ["ship", "book"])
+def test_a_record_that_cannot_be_read_stops_its_operation_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    releases = Releases()
+    ship = releases.deploy()
+    with inline(releases.app) as world:
+        store, bad = releases.app.runtime().engine.store, RecordKey("", name, "o-1")
+        read, claim = store.read, store.claim
+
+        def refusing(keys: Any, now_ms: int) -> Any:
+            if bad in keys:
+                raise errors.StorageError("This is not a record.", todo="Give it a prefix.")
+            return read(keys, now_ms)
+
+        def claiming(asks: Any, *args: Any) -> Any:
+            answers = iter(claim([ask for ask in asks if ask.key != bad], *args))
+            return [
+                Unreadable(what="This is not a record.", meaning="", todo="") if ask.key == bad else next(answers)
+                for ask in asks
+            ]
+
+        monkeypatch.setattr(store, "read", refusing)
+        monkeypatch.setattr(store, "claim", claiming)
+        ship.send_many([{"id": "o-1"}, {"id": "o-2"}])
+        world.run()
+        assert [key for key, _ in releases.calls] == ["o-2"]
+        assert world.names().count("record-unreadable") == 1
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onefold import errors
+from onefold.interrupts import let_through
 from onefold.record.aliases import chosen, other_names
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class NamedRecords:
 
     def __init__(self, store: Store, runs: Sequence[Execution], now_ms: int) -> None:
         self._store = store
+        self._unreadable: set[int] = set()
         self._seen: dict[int, dict[RecordKey, Record | None]] = {}
         self.keys: list[RecordKey] = []
         wanted: dict[int, list[RecordKey]] = {}
@@ -47,9 +50,25 @@ class NamedRecords:
     ) -> Iterator[tuple[int, list[RecordKey], list[Record | None]]]:
         if not wanted:
             return
-        records = iter(self._store.read([key for keys in wanted.values() for key in keys], now_ms))
+        try:
+            records = iter(self._store.read([key for keys in wanted.values() for key in keys], now_ms))
+        except errors.StorageError as error:  # one of them cannot be read, which must not stop the others
+            let_through(error)
+            records = iter([self._read_one(place, key, now_ms) for place, keys in wanted.items() for key in keys])
         for place, keys in wanted.items():
-            yield place, keys, [next(records) for _ in keys]
+            found = [next(records) for _ in keys]
+            if place not in self._unreadable:
+                yield place, keys, found
+
+    def _read_one(self, place: int, key: RecordKey, now_ms: int) -> Record | None:
+        """One record; if it cannot be read, the run is claimed under this name, and the claim says so."""
+        try:
+            return self._store.read([key], now_ms)[0]
+        except errors.StorageError as error:
+            let_through(error)
+            self.keys[place] = key
+            self._unreadable.add(place)
+            return None
 
     def changed(self, places: Sequence[int], now_ms: int) -> set[int]:
         """The runs, of these indexes, whose operation another process has now recorded under another name."""
