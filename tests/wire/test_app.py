@@ -187,6 +187,15 @@ def test_errors_and_throttling_before_anything_is_done(endpoint: Endpoint) -> No
     assert call(endpoint, "SendMessage", QueueUrl="orders", MessageBody="o-1").status == 200
 
 
+@pytest.mark.parametrize("name", ["\u202eevil\x9b31m", "q" * 100_000, "orders.fifo/x"])
+def test_a_fault_notes_no_name_that_no_queue_can_have(endpoint: Endpoint, name: str) -> None:
+    endpoint.faults("error=1,operation=ReceiveMessage")
+    assert call(endpoint, "ReceiveMessage", QueueUrl=f"http://x/000000000000/{name}").status == 500
+    (event,) = [one for one in endpoint.history() if one.what == "fault"]
+    assert len(event.queue) <= 80
+    assert event.queue.isascii()
+
+
 def test_an_error_after_it_was_done(endpoint: Endpoint) -> None:
     call(endpoint, "CreateQueue", QueueName="orders")
     endpoint.faults("error-after=1,times=1,queue=orders")

@@ -21,6 +21,7 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
+from onefold import redact
 from onefold.errors import UsageError
 from onefold.local.history import HistoryEvent, MessageHistory, span
 from onefold.observe import wording
@@ -306,7 +307,7 @@ class HistoryView:
                 f"{clock(event.at_ms)}  {since(event, events):>8}  {event.queue:<{width}}  {message}"
                 f"{event.what:<14}  {self.why_after_what(event)}{via}"
             )
-        return "".join(f"{line.translate(_UNPRINTABLE).rstrip()}\n" for line in lines)
+        return "".join(f"{redact.printable(line.translate(_UNPRINTABLE)).rstrip()}\n" for line in lines)
 
     def nothing(self) -> str:
         """Why there is nothing to show."""

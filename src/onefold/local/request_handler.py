@@ -12,6 +12,7 @@ user's browser cannot make a request; `OPERATIONS` has exactly the operations of
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
@@ -78,6 +79,9 @@ _QUERY_JSON = ((b"content-type", query_protocol.JSON_TYPE),)
 _DOCKER = ".docker.internal"  # containers use such names for the machine on which they run
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _VIA = "sqs"
+_NAME = re.compile(
+    r"(?:[a-z0-9-]{1,32}/)?[A-Za-z0-9_-]{1,80}(?:\.fifo)?"
+)  # in the engine, with its region if that is another
 _SENDS = frozenset({"SendMessage", "SendMessageBatch"})
 _TRACE_CHARS_MAX = 1_024  # our limit; X-Ray's own headers are shorter than 300
 _WAITS = "ReceiveMessage"  # the only operation that waits for something to happen
@@ -220,8 +224,9 @@ class RequestHandler:
         queue = sqs.queue(url) if url else ""
         plan = sqs.queues.faults.requested(name, queue)
         if plan is not None:
+            named = queue if _NAME.fullmatch(queue) else ""  # a request may name anything, of any length
             sqs.queues.history.record(
-                queue, "", "fault", at_ms=sqs.queues.timers.now_ms(), why=plan.why, via=_VIA, operation=name
+                named, "", "fault", at_ms=sqs.queues.timers.now_ms(), why=plan.why, via=_VIA, operation=name
             )
         return plan
 
