@@ -476,7 +476,7 @@ def test_what_was_found_out_about_one_run_does_not_settle_a_later_one(there: Ope
         for hold in (seen.hold, "0@0", "x"):
             with pytest.raises(onefold.errors.ConflictError, match=f"pay p-1 is not held as {hold} now") as caught:
                 held.settle(there.session, "p-1", done=done, hold=hold, result='{"label":"l"}' if done else None)
-            assert f"has been held again, {later.hold}, since 20" in caught.value.what
+            assert f"it is held as {later.hold}, since 20" in caught.value.what
             assert "onefold held show p-1" in caught.value.todo
     assert held.listed(there.session) == [later]
     held.settle(there.session, "p-1", done=True, hold=later.hold, result='{"label":"l"}')
