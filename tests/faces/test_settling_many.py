@@ -119,7 +119,7 @@ def test_one_that_ran_again_since_is_left(there: Open) -> None:
     assert {one.key for one in held.listed(there.session)} == {"a", "b"}
     many = settling.carry_out(there.session, plan, reason_text="found at the bank")
     assert [one.key for one in many.settled] == ["b"]
-    assert "is over: it ran again and has been held again" in many.left[0].why
+    assert "now: it is held as" in many.left[0].why
     assert [one.key for one in held.listed(there.session)] == ["a"]
 
 

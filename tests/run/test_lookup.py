@@ -67,6 +67,16 @@ class Parcel(msgspec.Struct):
     number: str
 
 
+def test_an_operation_is_named_by_its_key_and_not_by_its_payload() -> None:
+    shop = Shop()
+    with onefold.testing.inline(shop.app):
+        for ask in (shop.ship.look, shop.ship.cancel, shop.ship.wait):
+            with pytest.raises(errors.UsageError, match=r"is not a key: it is a dict\..*job\.send\(payload\)\.key"):
+                ask({"id": "o-1"})  # type: ignore[arg-type]
+        with pytest.raises(errors.TransientError, match=r"nothing is known of it\. It was not sent"):
+            shop.ship.wait("nosuch", timeout="1ms")
+
+
 def test_the_result_is_of_the_type_that_the_handler_returns() -> None:
     app = onefold.App("shop")
 

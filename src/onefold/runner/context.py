@@ -170,6 +170,13 @@ def _in_run(run: Context, function: Callable[..., T], /, *args: Any, **kwargs: A
         current.reset(token)
 
 
+def count_message() -> None:
+    """Count a message that the current run's handler, if there is one, has made with `Job.message`."""
+    run = current.get()
+    if run is not None:
+        run.messages_made += 1
+
+
 class Context:
     """One run of one handler.
 

@@ -398,9 +398,7 @@ class Job(Generic[P, R]):
         self, payload: P, *, delay: duration.Duration | None = None, run_at: datetime | None = None
     ) -> Outgoing:
         """The message for a payload, for a dispatcher to `yield`; nothing is sent. Arguments, errors: as for `send`."""
-        run = context.current.get()
-        if run is not None:
-            run.messages_made += 1
+        context.count_message()
         return self.outgoing(payload, delay=delay, run_at=run_at)
 
     def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:

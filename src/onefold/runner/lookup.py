@@ -81,7 +81,17 @@ def look(runtime: Runtime, job: JobView[R], key: str, tenant: str) -> Known[R]:
 
 
 def _recorded(runtime: Runtime, job: JobView[Any], key: RecordKey) -> RecordKey:
-    """The key of an operation's record, under whichever name of the job it is."""
+    """The key of an operation's record, under whichever name of the job it is.
+
+    Raises:
+        UsageError: the key is not a text.
+    """
+    if not isinstance(key.key, str):
+        raise errors.UsageError(
+            f"{key.key!r:.80} is not a key: it is a {type(key.key).__name__}.",
+            meaning=f"An operation of {job.name} is named by its key, a text, and not by its payload.",
+            todo="Its key is in the receipt of its send: job.send(payload).key",
+        )
     if not job.aliases:
         return key
     return chosen(key, runtime.engine.store.read([key, *other_names(key, job.names)], runtime.steady.now_ms()))
@@ -212,6 +222,12 @@ def _has_ended(known: Known[Any], left_ms: int, timeout: duration.Duration) -> b
         return True
     if left_ms > 0:
         return False
+    if known.state == "absent":
+        raise errors.TransientError(
+            f"{known.job} {known.key!r} is not done within {timeout}: nothing is known of it.",
+            meaning="It was not sent, or it was sent to another engine.",
+            todo="Send it, and check the key and the engine's URL.",
+        )
     raise errors.TransientError(
         f"{known.job} {known.key!r} is not done within {timeout}: it is {known.state}.",
         meaning="Nothing was changed; it goes on.",
