@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from onefold.contracts.store import Record, RecordKey, Status
 
+ALIASES_MAX: Final = 10  # ours: each is looked up at every claim
 _SAYS_LESS: Final[tuple[Status, ...]] = ("completed", "in_progress", "unknown", "failed", "released")
 
 

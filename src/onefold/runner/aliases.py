@@ -12,11 +12,33 @@ from onefold.interrupts import let_through
 from onefold.record.aliases import chosen, other_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from onefold.contracts.store import Record, RecordKey
     from onefold.contracts.verbs import Store
     from onefold.runner.execution import Execution
+
+
+class NamedRecord:
+    """The record of one call of a function that has had other names.
+
+    Args:
+        key: under its present name. names: all of them.
+
+    Attributes:
+        key: of the record to claim.
+    """
+
+    def __init__(self, store: Store, key: RecordKey, names: Collection[str], now_ms: int) -> None:
+        self._store = store
+        keys = [key, *other_names(key, names)]
+        found = dict(zip(keys, store.read(keys, now_ms), strict=True))
+        self.key = chosen(key, found.values())
+        self._others = {one: record for one, record in found.items() if one != self.key}
+
+    def has_changed(self, now_ms: int) -> bool:
+        """Whether another process has now recorded the call under another name."""
+        return self._store.read(list(self._others), now_ms) != list(self._others.values())
 
 
 class NamedRecords:

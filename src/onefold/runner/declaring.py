@@ -30,6 +30,7 @@ from onefold.options import (
     check_option,
     check_whole,
 )
+from onefold.record.aliases import ALIASES_MAX
 from onefold.record.delivery import AfterFailure, Backoff, Effect, Executor, Policy
 from onefold.record.keys import KeyFunction, KeyRule, is_volatile, key_rule, takes
 from onefold.record.rate import CONCURRENCY_MAX, Limit, parse_rate
@@ -62,7 +63,6 @@ class Decorator(Protocol):
 _CONTEXT_NAMES = ("ctx", "context", "")  # names of a second parameter without annotation; "" stands for _
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 JOB_NAME_CHARS_MAX = 128  # the name is part of every key for partners, and of metrics; ids in SQS are as long
-ALIASES_MAX = 10
 KEEP_DEFAULT = "90d"  # records of completed work answer duplicates for 90 days
 _retention_ms = functools.partial(duration.to_ms, least_ms=limits.RETENTION_MS_MIN, most_ms=limits.RETENTION_MS_MAX)
 _GRACE_MS = limits.DAY_MS  # time between the last possible redrive and the end of the record

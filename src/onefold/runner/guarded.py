@@ -39,6 +39,7 @@ from onefold.record.keys import KeyFunction
 from onefold.record.lease import trusted_until_ms
 from onefold.runner import once_reports
 from onefold.runner.admission import Admission
+from onefold.runner.aliases import NamedRecord
 from onefold.runner.call_arguments import CallArguments, hints_of
 from onefold.runner.call_leases import KeptCall, LeaseKeeper, owner_of_calls
 from onefold.runner.execution import Execution
@@ -101,6 +102,7 @@ class GuardedFunction:
         key: str | KeyFunction,
         store: Store,
         name: str,
+        aliases: tuple[str, ...] = (),
         tenant: str | KeyFunction | None,
         ignore: object,
         keep_ms: int,
@@ -120,6 +122,7 @@ class GuardedFunction:
         check_choice(on_running, ("wait", "raise"), "on_running")
         once_reports.check_crashes(crashes)
         self.name = name
+        self.names = (name, *aliases)
         self.store = store
         self.clock = clock
         self.on_running = on_running
@@ -202,6 +205,8 @@ class GuardedFunction:
             self._take_name()
         key, fingerprint, given = self._arguments.identify(args, kwargs)
         now_ms = self._lease_from_ms()
+        named = NamedRecord(self.store, key, self.names, now_ms) if len(self.names) > 1 else None
+        key = key if named is None else named.key
         ask = Ask(
             key=key,
             fingerprint=fingerprint,
@@ -219,7 +224,9 @@ class GuardedFunction:
             if isinstance(found, Conflict) and self._arguments.is_alike(given, fingerprint, found.fingerprint):
                 ask = replace(ask, fingerprint=found.fingerprint)
                 found = self._ask(ask, now_ms)
-            if isinstance(found, Claimed):
+            if named is not None and isinstance(found, Claimed) and self._is_elsewhere(named, found, now_ms):
+                found = None
+            elif isinstance(found, Claimed):
                 begun = self._begin(found, ask, now_ms, (args, kwargs))
                 if begun is None:
                     late, found = self.given_back(found, late), None
@@ -239,6 +246,17 @@ class GuardedFunction:
             return self.claim(args, kwargs, late)
         return self._answered(ask, found, now_ms)
 
+    def _is_elsewhere(self, named: NamedRecord, found: Claimed, now_ms: int) -> bool:
+        """Whether the call is recorded under another name now; then its claim, and after an error, is given back."""
+        try:
+            is_elsewhere = named.has_changed(now_ms)
+        except errors.OnefoldError:
+            self.give_back(found)
+            raise
+        if is_elsewhere:
+            self.give_back(found)
+        return is_elsewhere
+
     def _ask(self, ask: Ask, now_ms: int) -> records.Answer:
         def event_of(_: int, note: Note) -> Event:
             return Event(at_ms=now_ms, name=note.event, key=ask.key, actor=ask.owner, detail=note.detail)
@@ -254,7 +272,7 @@ class GuardedFunction:
 
     def _take_name(self) -> None:
         if (state := getattr(self.store, "state", None)) is not None:
-            take(state, (self.name,), None, self.clock.now_ms())
+            take(state, self.names, None, self.clock.now_ms())
         self._keeper.appear()
         self._is_named = True
 

@@ -26,7 +26,9 @@ from onefold.entropy import SystemEntropy
 from onefold.interrupts import is_of_a_signal
 from onefold.options import checked_options
 from onefold.outside import Clock, Entropy
+from onefold.record.aliases import ALIASES_MAX
 from onefold.record.keys import KeyFunction
+from onefold.runner.aliases import NamedRecord
 from onefold.runner.execution import Execution
 from onefold.runner.guarded import Begun, GuardedFunction, inside
 from onefold.runner.handlers import Found
@@ -53,6 +55,7 @@ def once(
     key: str | KeyFunction,
     store: Store,
     name: str | None = None,
+    aliases: Collection[str] = (),
     tenant: str | KeyFunction | None = None,
     ignore: Collection[str] = (),
     keep: Duration = "90d",
@@ -75,8 +78,11 @@ def once(
         key: the rule that says which operation a call is: a template over the argument names ("{order.id}"), a JMESPath
             expression ("jmespath:..."), or a function of the mapping of arguments.
         store: where the records are, from `onefold.store(url)`.
-        name: the operation's name; it is part of every key, so renaming makes every key new. By default the function's
-            module and name; it must be given in a script that is run directly, and for lambdas and partials.
+        name: the operation's name; it is part of every key, so a new name without `aliases` makes every key new. By
+            default the function's module and name; it must be given in a script that is run directly, and for lambdas
+            and partials.
+        aliases: earlier names of the operation, at most 10: its records under them count. A record that exists keeps its
+            name; new ones get the present name. It costs a read before each claim and one after it.
         tenant: the rule for the key's scope, in the same forms as `key`.
         ignore: parameters that do not identify the work (a connection, a request): calls that differ only in these are the
             same. A method's `self` or `cls` is always ignored; every other argument needs a JSON form.
@@ -105,11 +111,13 @@ def once(
     """
 
     def decorate(function: Callable[A, R]) -> Callable[A, R]:
+        named = _named(name, function, store)
         guard = GuardedFunction(
             function,
             key=key,
             store=store,
-            name=_named(name, function, store),
+            name=named,
+            aliases=_earlier(aliases, named),
             tenant=tenant,
             ignore=ignore,
             keep_ms=duration.to_ms(keep, "keep", least_ms=1),
@@ -129,7 +137,8 @@ def once(
             guarded: Callable[A, R] = once_async.asynchronous(function, guard)
         else:
             guarded = _synchronous(function, guard)
-        declare(store, guard.name, function, guarded, is_given=name is not None)
+        for one in guard.names:
+            declare(store, one, function, guarded, is_given=name is not None or one != guard.name)
         vars(guarded)[_GUARD] = guard
         return guarded
 
@@ -202,7 +211,10 @@ def look(function: Callable[..., Any], key: str, *, tenant: str = "") -> Known[A
             todo="Pass the decorated function; for a job, call job.look(key).",
         )
     viewed: JobView[Any] = JobView(name=guard.name, aliases=(), queue="", payload=guard.job.rules.payload, tenant=None)
-    return look_at_call(guard.store, viewed, RecordKey(tenant, guard.name, key), guard.clock.now_ms())
+    record, now_ms = RecordKey(tenant, guard.name, key), guard.clock.now_ms()
+    if len(guard.names) > 1:
+        record = NamedRecord(guard.store, record, guard.names, now_ms).key
+    return look_at_call(guard.store, viewed, record, now_ms)
 
 
 @overload
@@ -251,6 +263,30 @@ def _named(name: Any, function: Any, store: object) -> str:
     raise errors.UsageError(
         f"name={name!r:.80} cannot name an operation.", todo=f"Use at most {_NAME_CHARS_MAX} printable characters."
     )
+
+
+def _earlier(aliases: Any, name: str) -> tuple[str, ...]:
+    """The earlier names of an operation.
+
+    Raises:
+        UsageError: not a list of names, more than ten, or a name twice.
+    """
+    if isinstance(aliases, str | bytes) or not hasattr(aliases, "__iter__"):
+        raise errors.UsageError(f"aliases={aliases!r:.80} is not a list of names.", todo="Write aliases=['old_name'].")
+    found: tuple[Any, ...] = tuple(aliases)
+    if len(found) > ALIASES_MAX:
+        raise errors.UsageError(
+            f"{name} has {len(found)} aliases.", todo=f"Keep at most {ALIASES_MAX}: each is looked up at every call."
+        )
+    for one in found:
+        if not isinstance(one, str) or not one or not one.isprintable() or len(one) > _NAME_CHARS_MAX:
+            raise errors.UsageError(
+                f"{one!r:.80} is not a name that an operation can have had.",
+                todo=f"Use 1 to {_NAME_CHARS_MAX} printable characters.",
+            )
+        if one == name or found.count(one) > 1:
+            raise errors.UsageError(f"{name} has the alias {one!r:.140} twice.", todo="Name each earlier name once.")
+    return found
 
 
 def _name_of(function: Callable[..., Any]) -> str:
