@@ -21,6 +21,7 @@ from onefold.check.intrinsics import why_not
 from onefold.check.model import Function, Model, Queue, settled
 
 RECEIVES_LEAST: Final = 5  # Lambda developer guide, as above
+CONCURRENCY_LEAST: Final = 2  # Lambda API reference, ScalingConfig: MaximumConcurrency is 2 to 1,000
 RETENTION_MAX_S: Final = 1_209_600  # SQS API reference, SetQueueAttributes: 14 days
 DAY_S: Final = 86_400
 DURABLE_MAX_S: Final = {"functions": 900, "instances": 5_400}  # Lambda developer guide, as above
@@ -261,17 +262,21 @@ def reserved_below_concurrency(model: Model) -> Iterator[Finding]:
 def _throttled(model: Model, function: Function, arithmetic: str, least: int) -> Finding:
     reserved = function.reserved
     assert reserved is not None
+    assert reserved.value is not None
+    mappings = sum(one.function is function for one in model.mappings)
+    other = f", or let the ScalingConfig.MaximumConcurrency of its mappings add up to {reserved.value} at most"
+    can_bound = reserved.value >= CONCURRENCY_LEAST * mappings
     return Finding(
         rule="LOS010",
         severity="warning",
-        message=f"{function.name} has {reserved.value} reserved concurrent executions, fewer than its queues may use:"
-        " messages that it is throttled for use up their receives without being run.",
+        message=f"{function.name} has {reserved.value} reserved concurrent execution{'s' * (reserved.value != 1)}, fewer"
+        " than its queues may use: messages that it is throttled for use up their receives without being run.",
         source=reserved.source,
         resource=function.name,
         property_path=reserved.path,
         arithmetic=(arithmetic,),
         fix=Fix(
-            f"Reserve {least}, or set ScalingConfig.MaximumConcurrency of its mappings to {reserved.value} together.",
+            f"Reserve {least}{other if can_bound else ''}.",
             "unsafe",
             settled(model.document, reserved, least),
         ),
