@@ -16,6 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from onefold.check.inputs import is_assembly
 from onefold.check.python_modules import FOLDERS_MAX, above
 from onefold.errors import UsageError
 
@@ -23,7 +24,7 @@ TEMPLATES: Final = frozenset({".yaml", ".yml", ".json", ".template"})
 PYTHON: Final = ".py"
 FILES_MAX: Final = 20_000
 _BYTES_LOOKED_AT: Final = 1_048_576
-_TEMPLATE_MARK: Final = re.compile(rb"Resources")
+_TEMPLATE_MARK: Final = re.compile(rb'Resources|"planned_values"')
 _PYTHON_MARK: Final = re.compile(
     rb"boto3|aws_lambda_powertools|aws_durable_execution|batchItemFailures|Records|onefold|apply_async|transport_options"
     rb"|send_message|delete_message|receive_message|[iI]dempotency"
@@ -79,8 +80,13 @@ def _package_root(path: Path) -> Path:
 
 
 def _inside(directory: Path) -> Iterator[Candidate]:
+    if is_assembly(directory):
+        for path in sorted(directory.rglob("*.template.json")):
+            if is_assembly(path.parent):
+                yield Candidate(path, directory, False)
+        return
     names = _known_to_git(directory)
-    if names is None:
+    if not names:  # also where git ignores the directory, as it was named
         names = []
         for folder, folders, inside in os.walk(directory):
             folders[:] = [one for one in folders if not one.startswith(".") and one not in _LEFT_OUT]

@@ -23,9 +23,10 @@ from msgspec.structs import replace
 
 from onefold.check.candidates import Candidate, candidates
 from onefold.check.collect_python import collect_python
-from onefold.check.collect_template import collect, collect_template
+from onefold.check.collect_template import collect
 from onefold.check.facts import Document, TemplateFacts
-from onefold.check.findings import SEVERITIES, Finding, Severity
+from onefold.check.findings import SEVERITIES, Finding, Severity, is_remote
+from onefold.check.inputs import Input, read_input
 from onefold.check.joined import Joined, entries_of
 from onefold.check.model import model_of
 from onefold.check.rules import Rule
@@ -48,12 +49,13 @@ class Unread(Struct, frozen=True):
 class Checked(Struct, frozen=True, kw_only=True):
     """The result. `findings` in the order of files and lines; those that are suppressed carry the reason.
 
-    `files`: templates. `apps`: documents that were read elsewhere. `python_files`: also those that templates and imports
-    led to.
+    `files`: templates and plans. `apps`, `accounts`: documents that were read elsewhere. `python_files`: also those that
+    templates and imports led to.
     """
 
     files: tuple[str, ...]
     apps: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
     python_files: tuple[str, ...] = ()
     findings: tuple[Finding, ...]
     unread: tuple[Unread, ...] = ()
@@ -76,7 +78,7 @@ def check(
     today: date,
     parameters: Mapping[str, str] | None = None,
     *,
-    documents: Mapping[str, Document] | None = None,
+    documents: Mapping[str, Input] | None = None,
     texts: Mapping[Path, str] | None = None,
     preview: bool = False,
 ) -> Checked:
@@ -87,7 +89,7 @@ def check(
             ignores is left out. Handlers that a template names are read with it, and what these import.
         today: for suppressions with an end.
         parameters: of the templates, over their defaults.
-        documents: resources that were read elsewhere, by what they are called: an app `shop:app`.
+        documents: resources that were read elsewhere, by what they are called: an app `shop:app`, `aws://eu-west-1`.
         texts: of templates that are to say something else than their files do.
         preview: report also what may still be wrong.
 
@@ -104,10 +106,21 @@ def check(
             sources.append((candidate.path, candidate.root))
         else:
             checking.read(candidate, parameters or {}, (texts or {}).get(candidate.path))
-    for name, document in (documents or {}).items():
-        facts = collect(document, parameters={}, account=_ACCOUNT, region=_REGION, everything=True)
-        checking.documents[name] = facts
+    for name, one in (documents or {}).items():
+        if one.document.data["Resources"]:
+            checking.documents[name] = collected(one, {})
     return checking.checked(sources, named)
+
+
+def collected(one: Input, parameters: Mapping[str, str]) -> TemplateFacts:
+    """What an input says. `parameters`: over their defaults, if it takes any."""
+    return collect(
+        one.document,
+        parameters=parameters if one.takes_parameters else {},
+        account=one.account or _ACCOUNT,
+        region=one.region or _REGION,
+        everything=True,
+    )
 
 
 class _Checking:
@@ -116,36 +129,37 @@ class _Checking:
         self._today = today
         self._preview = preview
         self._unread: list[Unread] = []
-        self.templates: dict[str, TemplateFacts] = {}
+        self.templates: dict[str, list[TemplateFacts]] = {}
         self.documents: dict[str, TemplateFacts] = {}
 
     def read(self, candidate: Candidate, parameters: Mapping[str, str], text: str | None) -> None:
         path = candidate.path
         try:
-            self.templates[str(path)] = collect_template(
-                path, parameters=parameters, account=_ACCOUNT, region=_REGION, everything=True, text=text
-            )
+            self.templates[str(path)] = [collected(one, parameters) for one in read_input(path, text)]
         except OnefoldError as error:
             if candidate.is_named:
                 self._unread.append(Unread(str(path), error.what, error.todo))
 
     def checked(self, sources: Sequence[tuple[Path, Path]], named: Collection[str]) -> Checked:
-        read = {**self.templates, **self.documents}
-        entries = {file: entries_of(facts) for file, facts in read.items()}
-        collected = collect_python(sources, [one for found in entries.values() for one in found.values()])
+        read = [*(facts for found in self.templates.values() for facts in found), *self.documents.values()]
+        entries = [entries_of(facts) for facts in read]
+        collected = collect_python(sources, [one for found in entries for one in found.values()])
         for file, error in collected.broken.items():
             why = " ".join(part for part in (error.what, error.meaning) if part)
             self._unread.append(Unread(file, why, error.todo, is_named=file in named))
         findings: dict[tuple[object, ...], Finding] = {}
         texts = {
-            **{facts.document.file: facts.document.text for facts in read.values()},
+            **{facts.document.file: facts.document.text for facts in read},
             **collected.code.texts,
         }
-        for file, facts in read.items():
+        left_out: dict[str, list[str]] = {}
+        for facts, entries_here in zip(read, entries, strict=True):
+            noted = left_out.setdefault(facts.file, [])
+            noted += [f"{one.location}: {one.type}: {one.why}" for one in facts.left_out]
             model = model_of(facts)
             handlers = {
                 name: collected.of_entries[entry]
-                for name, entry in entries[file].items()
+                for name, entry in entries_here.items()
                 if entry in collected.of_entries
             }
             found = [
@@ -156,14 +170,12 @@ class _Checking:
         findings |= self._in_order(self._suppressed(found, None, texts))
         return Checked(
             files=tuple(self.templates),
-            apps=tuple(self.documents),
+            apps=tuple(one for one in self.documents if not is_remote(one)),
+            accounts=tuple(one for one in self.documents if is_remote(one)),
             python_files=tuple(collected.code.texts),
             findings=tuple(findings.values()),
             unread=tuple(self._unread),
-            left_out={
-                file: [f"{one.location}: {one.type}: {one.why}" for one in facts.left_out]
-                for file, facts in read.items()
-            },
+            left_out=left_out,
         )
 
     def _in_template(self, joined: Joined) -> Iterator[Finding]:
@@ -174,8 +186,11 @@ class _Checking:
                 yield from rule.joined(joined)
 
     def _worded(self, finding: Finding, document: Document) -> Finding:
-        """A finding whose fix says what a property is called where the document comes from."""
+        """A finding whose fix says what a property is called where the document comes from, and edits no generated file."""
         fix = finding.fix
+        if fix is not None and document.is_generated:
+            fix = replace(fix, edits=())
+            finding = replace(finding, fix=fix)
         said = [f"{name} is {word}" for name, word in document.words.items() if fix and name in fix.description]
         if fix is None or not said:
             return finding
@@ -219,13 +234,14 @@ def beside(finding: Finding, lines: Sequence[str], today: date) -> str | None:
 
 
 def in_metadata(finding: Finding, template: Mapping[str, Any], today: date) -> str | None:
-    """The reason in the metadata of a finding's resource."""
-    found: Any = template
-    for part in ("Resources", finding.resource, "Metadata", "onefold", "ignore"):
-        found = found.get(part) if isinstance(found, dict) else None
-    for one in found if isinstance(found, list) else ():
-        if isinstance(one, dict) and one.get("id") == finding.rule:
-            return _valid(str(one.get("reason") or ""), one.get("until"), today)
+    """The reason in the metadata of a finding's resource, ours or that which cdk-nag writes there."""
+    for place in (("onefold", "ignore"), ("cdk_nag", "rules_to_suppress")):
+        found: Any = template
+        for part in ("Resources", finding.resource, "Metadata", *place):
+            found = found.get(part) if isinstance(found, dict) else None
+        for one in found if isinstance(found, list) else ():
+            if isinstance(one, dict) and one.get("id") == finding.rule:
+                return _valid(str(one.get("reason") or ""), one.get("until"), today)
     return None
 
 

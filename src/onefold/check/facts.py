@@ -87,7 +87,8 @@ class Document(msgspec.Struct, frozen=True):
     `text` is the file as it was read. `lines` and `spans` are empty for JSON that is not YAML. The span of a mapping or list
     in block style ends where the next token begins, which may be lines later. `missing`: what may exist beside it. `exact`:
     region and account are those of the resources, so that an ARN of another place is not of one that is here. `words`: what
-    properties are called where this comes from, when that is not a template that people wrote.
+    properties are called where this comes from, when that is not a template that people wrote. `is_generated`: nobody edits
+    the file.
     """
 
     file: str
@@ -98,6 +99,7 @@ class Document(msgspec.Struct, frozen=True):
     missing: tuple[str, ...] = ()
     exact: bool = False
     words: Mapping[str, str] = {}
+    is_generated: bool = False
 
     def line(self, path: PropertyPath) -> int:
         """Line of the value at `path`, or of the nearest value around it; 0 when lines are not known."""

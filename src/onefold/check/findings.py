@@ -16,6 +16,11 @@ Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")  # the worst first
 
 
+def is_remote(file: str) -> bool:
+    """Whether a document is no file but an account, `aws://eu-west-1`."""
+    return "://" in file
+
+
 class Source(Struct, frozen=True):
     """A piece of a file: lines and columns from 1, `end_column` one past the last character."""
 
@@ -26,8 +31,8 @@ class Source(Struct, frozen=True):
     end_column: int
 
     def __str__(self) -> str:
-        """`template.yaml:12:7`, the form that editors and terminals open."""
-        return f"{self.file}:{self.start_line}:{self.start_column}"
+        """`template.yaml:12:7`, the form that editors and terminals open; of an account what it is called."""
+        return self.file if is_remote(self.file) else f"{self.file}:{self.start_line}:{self.start_column}"
 
 
 class Related(Struct, frozen=True):

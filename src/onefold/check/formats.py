@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from onefold.check.checking import Checked
-from onefold.check.findings import Finding, Related, Source
+from onefold.check.findings import Finding, Related, Source, is_remote
 from onefold.check.rules import HARMS, RULES
 
 _LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
@@ -68,6 +68,7 @@ def as_json(checked: Checked, root: Path) -> str:
     found = {
         "files": [_relative(one, root) for one in checked.files],
         "apps": checked.apps,
+        "accounts": checked.accounts,
         "python_files": [_relative(one, root) for one in checked.python_files],
         "findings": findings,
         "unread": msgspec.to_builtins(checked.unread),
@@ -147,6 +148,8 @@ def _location(source: Source, root: Path) -> dict[str, Any]:
 
 
 def _relative(file: str, root: Path) -> str:
+    if is_remote(file):
+        return file
     path = Path(file).resolve()
     return path.relative_to(root.resolve()).as_posix() if path.is_relative_to(root.resolve()) else path.as_posix()
 

@@ -1,13 +1,17 @@
 """`onefold check`: what would duplicate, lose or stop work in templates and Python code. Drawing and files only.
 
-The rules (`check/rules.py`) say what is wrong. Invariant: nothing is written without --fix, and AWS is never called.
+The rules (`check/rules.py`) say what is wrong. Invariant: nothing is written without --fix, and AWS is called only for an
+account that was named, to read.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl
 
 import click
 from msgspec.structs import replace
@@ -22,21 +26,25 @@ from onefold.errors import OnefoldError, UsageError
 with extras.needed("Reading templates", "check"):
     from onefold.check import formats
     from onefold.check.checking import Checked, Unread, check
-    from onefold.check.facts import Document
     from onefold.check.findings import SEVERITIES, Finding, Severity, Source
     from onefold.check.fixing import Fixed, fixed, write
+    from onefold.check.inputs import Input
     from onefold.check.rules import RULES, chosen, rule_named
 
 UNREAD_CODE = 2
+_ACCOUNT: Final = re.compile(r"aws://[a-z0-9-]+(?:\?|$)")
+_TRIES: Final = 8  # with pauses that double: a list of a thousand queues is slowed down by AWS, not refused
+_LINE_CHARS_MAX: Final = 1_000  # a longer one was not written by a person
 _STYLES: dict[str, Style] = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
 @declared(
     "check",
     example="onefold check template.yaml\nonefold check infra/ --format sarif > check.sarif\n"
-    "onefold check template.yaml --fix\nonefold check shop:app\nonefold check --explain DUP002",
+    "onefold check template.yaml --fix\nonefold check shop:app\nonefold check aws://eu-west-1\n"
+    "onefold check --explain DUP002",
 )
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("words", metavar="[PATHS]...", nargs=-1)
 @click.option("--select", multiple=True, metavar="PREFIX", help="Only rules whose id begins with this, such as DUP.")
 @click.option("--ignore", multiple=True, metavar="PREFIX", help="Not these rules.")
 @click.option("--preview", is_flag=True, help="The rules too that may still be wrong.")
@@ -55,41 +63,44 @@ _STYLES: dict[str, Style] = {"error": "red", "warning": "yellow", "info": "cyan"
 @click.option("--explain", metavar="ID", help="Print the page of a rule.")
 @click.option("--list-rules", is_flag=True, help="List the rules.")
 def command(
-    paths: tuple[Path, ...], select: tuple[str, ...], ignore: tuple[str, ...], preview: bool, parameters: tuple[str, ...],
+    words: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...], preview: bool, parameters: tuple[str, ...],
     form: str, fail_on: Severity, fix: bool, diff: bool, unsafe: bool, explain: str | None, list_rules: bool,
 ) -> Answer:  # fmt: skip
     """Find what makes queues and functions work twice, lose messages or stop.
 
-    PATHS are CloudFormation or SAM templates, Python files, or directories that contain some; the handlers that a template
-    names are read with it. An app of onefold, as module:attribute, is imported, and what it declares is checked. Exit code
-    1: a finding as severe as --fail-on. 2: a file or app that was named could not be read.
+    PATHS are CloudFormation or SAM templates, plans of Terraform (terraform show -json), Python files, or directories that
+    contain some; the handlers that a template names are read with it. An app of onefold, as module:attribute, is imported,
+    and what it declares is checked. aws://REGION is a region of your account, read with your credentials. Exit code 1:
+    a finding as severe as --fail-on. 2: something that was named could not be read.
     """
-    if explain is not None:
-        rule = rule_named(explain)
-        return Answer(
-            {"id": rule.id, "title": rule.title, "page": rule.page}, draw=lambda: click.echo(rule.page, nl=False)
-        )
-    if list_rules:
-        listed = [{"id": one.id, "title": one.title, "preview": one.is_preview} for one in RULES]
-        return Answer(listed, draw=_draw_rules)
-    if not paths:
-        raise click.UsageError("Name a template, a Python file, a directory that contains some, or an app.")
+    if explain is not None or list_rules:
+        return _about_rules(explain)
+    if not words:
+        raise click.UsageError("Name a template, a Python file, a directory that contains some, an app, or an account.")
     if fix and diff:
         raise click.UsageError("--fix writes and --diff does not: give one of them.")
     rules = chosen(select, ignore, preview=preview)
     today = datetime.fromtimestamp(SystemClock().now_ms() / 1_000, UTC).date()
-    apps = [str(one) for one in paths if _is_app(one)]
+    apps = [one for one in words if _is_app(one)]
+    accounts = [one for one in words if _ACCOUNT.match(one)]
     documents, modules, broken = _apps(apps)
-    paths = (*(one for one in paths if str(one) not in apps), *modules)
-    checked = check(paths, rules, today, _parsed(parameters), documents=documents, preview=preview)
-    checked = replace(checked, unread=(*broken, *checked.unread))
+    found, denied = _accounts(accounts)
+    documents |= found
+    broken += denied
+    paths = (*(Path(one) for one in words if one not in (*apps, *accounts)), *modules)
+
+    def looked() -> Checked:
+        found = check(paths, rules, today, _parsed(parameters), documents=documents, preview=preview)
+        return replace(found, unread=(*broken, *found.unread))
+
+    checked = looked()
     changed: list[Fixed] = []
     if fix or diff:
         changed = [one for file in checked.files if (one := fixed(Path(file), rules, today, unsafe=unsafe)).diff]
         if fix:
             for one in changed:
                 write(one)
-            checked = check(paths, rules, today, _parsed(parameters), documents=documents, preview=preview)
+            checked = looked()
     code = UNREAD_CODE if any(one.is_named for one in checked.unread) else int(bool(checked.reach(fail_on)))
     if form != "full":
         text = formats.FORMATS[form](checked, Path.cwd())
@@ -106,24 +117,59 @@ def command(
     return Answer(_value(checked, changed), draw=draw, code=code)
 
 
-def _is_app(word: Path) -> bool:
+def _about_rules(explain: str | None) -> Answer:
+    """The page of a rule, or the list of all."""
+    if explain is not None:
+        rule = rule_named(explain)
+        return Answer(
+            {"id": rule.id, "title": rule.title, "page": rule.page}, draw=lambda: click.echo(rule.page, nl=False)
+        )
+    listed = [{"id": one.id, "title": one.title, "preview": one.is_preview} for one in RULES]
+    return Answer(listed, draw=_draw_rules)
+
+
+def _is_app(word: str) -> bool:
     """Whether an argument is `module:attribute`, and no file is called that."""
-    return not word.exists() and target.is_app(str(word)) and not target.is_url(str(word))
+    return not Path(word).exists() and target.is_app(word) and not target.is_url(word)
 
 
-def _apps(words: Sequence[str]) -> tuple[dict[str, Document], list[Path], list[Unread]]:
+def _accounts(words: Sequence[str]) -> tuple[dict[str, Input], list[Unread]]:
+    """What is in accounts, and the calls that were not answered."""
+    documents: dict[str, Input] = {}
+    broken: list[Unread] = []
+    for word in words:
+        name, _, query = word.partition("?")
+        region, endpoint = name.partition("://")[2], dict(parse_qsl(query)).get("endpoint")
+        with extras.needed("Reading an account", "aws"):
+            from onefold.check.account import read_account
+            from onefold.engines.aws.session import Session
+        try:
+            one = read_account(Session(region, {"*": endpoint} if endpoint else None, tries=_TRIES), name)
+        except OnefoldError as error:
+            broken.append(Unread(name, error.what, error.todo))
+            continue
+        if one.denied and not one.document.data["Resources"]:
+            broken.append(Unread(name, one.denied[0].why, one.denied[0].todo))
+            continue
+        documents[name] = Input(document=one.document, account=one.account, region=one.region)
+        broken += [Unread(name, each.why, each.todo, is_named=False) for each in one.denied]
+    return documents, broken
+
+
+def _apps(words: Sequence[str]) -> tuple[dict[str, Input], list[Path], list[Unread]]:
     """The resources of apps, the files of their modules, and the apps that cannot be imported or have no queue."""
-    documents: dict[str, Document] = {}
+    documents: dict[str, Input] = {}
     modules: list[Path] = []
     broken: list[Unread] = []
     for word in words:
         from onefold.cli.stack_options import planned_document  # templates need none of what deploys an app
 
         try:
-            documents[word], files = planned_document(word)
+            document, files = planned_document(word)
         except OnefoldError as error:
             broken.append(Unread(word, " ".join(part for part in (error.what, error.meaning) if part), error.todo))
         else:
+            documents[word] = Input(document=document)
             modules += [one for one in files if one not in modules]
     return documents, modules, broken
 
@@ -142,6 +188,7 @@ def _value(checked: Checked, changed: Sequence[Fixed]) -> object:
     return {
         "files": checked.files,
         "apps": checked.apps,
+        "accounts": checked.accounts,
         "python_files": checked.python_files,
         "findings": checked.findings,
         "unread": checked.unread,
@@ -162,7 +209,12 @@ def _draw(checked: Checked, *, offers: bool) -> None:
         render.todo([unread.todo])
     suppressed = len(checked.findings) - len(checked.open)
     beside = f", {suppressed} suppressed" if suppressed else ""
-    counts = ((checked.files, "template"), (checked.apps, "app"), (checked.python_files, "Python file"))
+    counts = (
+        (checked.files, "template"),
+        (checked.apps, "app"),
+        (checked.accounts, "account"),
+        (checked.python_files, "Python file"),
+    )
     files = " and ".join(_count(len(found), name) for found, name in counts if found)
     if not files:
         nothing = "No CloudFormation or SAM template, and no Python that uses queues, was found there."
@@ -197,7 +249,7 @@ def _draw_frame(source: Source, text: str, resource: str) -> None:
         lines = Path(source.file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return
-    if not 1 <= source.start_line <= len(lines):
+    if not 1 <= source.start_line <= len(lines) or len(lines[source.start_line - 1]) > _LINE_CHARS_MAX:
         return
     number = str(source.start_line)
     shown = lines[source.start_line - 1][:200]

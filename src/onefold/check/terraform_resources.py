@@ -1,0 +1,571 @@
+"""Resources of Terraform's AWS provider in CloudFormation's words, so that the same facts are collected from them.
+
+What Terraform writes in resources of their own (targets of a rule, policies and redrive policies of a queue) is put where
+CloudFormation has it. A plan gives one document for each region.
+Never here: how a plan is read (terraform_plan.py), or a rule. Invariant: an argument that is not known stays so, and leaves
+no resource out.
+
+Sources: registry documentation of hashicorp/aws 5 and 6, Argument and Attribute Reference of each resource; CloudFormation
+template reference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from onefold.check.facts import Document, Unresolved
+from onefold.check.terraform_plan import ABSENT, Block, Perhaps, Plan, Planned, Target
+
+Json = dict[str, Any]
+UNKNOWN: Final = "it is known after apply"
+
+
+class Part(Struct, frozen=True):
+    """How an argument becomes a property.
+
+    `text`: JSON as text. `one`: the first of its blocks. `many`: all of them. `pairs`: a mapping as a list of names and
+    values, `tags` with keys. `whole`: a list or mapping, which is not one of the values that it is made of.
+    """
+
+    name: str
+    how: Literal["text", "one", "many", "pairs", "tags", "whole"]
+    inside: Mapping[str, str | Part] = {}
+
+
+Parts = Mapping[str, "str | Part"]
+
+
+class Type(Struct, frozen=True):
+    """A type of resource: CloudFormation's name of it, what its arguments are there, and the provider's own defaults."""
+
+    name: str
+    parts: Parts
+    defaults: Mapping[str, Any] = {}
+
+
+_TAGS: Final = Part("Tags", "tags")
+_DEAD: Final = Part("DeadLetterConfig", "one", {"arn": "Arn"})
+_RETRY: Final = Part(
+    "RetryPolicy",
+    "one",
+    {
+        "maximum_retry_attempts": "MaximumRetryAttempts",
+        "maximum_event_age_in_seconds": "MaximumEventAgeInSeconds",
+    },
+)
+_METRIC: Final[Parts] = {
+    "metric_name": "MetricName", "namespace": "Namespace", "dimensions": Part("Dimensions", "pairs"),
+}  # fmt: skip
+_ACTIONS: Final[Parts] = {
+    "alarm_name": "AlarmName", "actions_enabled": "ActionsEnabled", "alarm_actions": Part("AlarmActions", "whole"),
+    "ok_actions": Part("OKActions", "whole"),
+}  # fmt: skip
+TARGET: Final[Parts] = {
+    "arn": "Arn", "role_arn": "RoleArn", "input": "Input", "input_path": "InputPath",
+    "input_transformer": Part("InputTransformer", "one", {"input_template": "InputTemplate"}),
+    "dead_letter_config": _DEAD, "retry_policy": _RETRY,
+    "sqs_target": Part("SqsParameters", "one", {"message_group_id": "MessageGroupId"}),
+    "sqs_parameters": Part("SqsParameters", "one", {"message_group_id": "MessageGroupId"}),
+}  # fmt: skip
+TYPES: Final[Mapping[str, Type]] = {
+    "aws_sqs_queue": Type(
+        "AWS::SQS::Queue",
+        {
+            "name": "QueueName",
+            "fifo_queue": "FifoQueue",
+            "visibility_timeout_seconds": "VisibilityTimeout",
+            "message_retention_seconds": "MessageRetentionPeriod",
+            "max_message_size": "MaximumMessageSize",
+            "delay_seconds": "DelaySeconds",
+            "receive_wait_time_seconds": "ReceiveMessageWaitTimeSeconds",
+            "content_based_deduplication": "ContentBasedDeduplication",
+            "deduplication_scope": "DeduplicationScope",
+            "fifo_throughput_limit": "FifoThroughputLimit",
+            "kms_master_key_id": "KmsMasterKeyId",
+            "kms_data_key_reuse_period_seconds": "KmsDataKeyReusePeriodSeconds",
+            "sqs_managed_sse_enabled": "SqsManagedSseEnabled",
+            "redrive_policy": Part("RedrivePolicy", "text"),
+            "redrive_allow_policy": Part("RedriveAllowPolicy", "text"),
+            "tags": _TAGS,
+        },
+        {
+            "visibility_timeout_seconds": 30,
+            "message_retention_seconds": 345_600,
+            "delay_seconds": 0,
+            "receive_wait_time_seconds": 0,
+            "fifo_queue": False,
+            "content_based_deduplication": False,
+        },
+    ),
+    "aws_lambda_function": Type(
+        "AWS::Lambda::Function",
+        {
+            "function_name": "FunctionName",
+            "handler": "Handler",
+            "runtime": "Runtime",
+            "package_type": "PackageType",
+            "timeout": "Timeout",
+            "memory_size": "MemorySize",
+            "reserved_concurrent_executions": "ReservedConcurrentExecutions",
+            "role": "Role",
+            "environment": Part("Environment", "one", {"variables": Part("Variables", "whole")}),
+            "dead_letter_config": Part("DeadLetterConfig", "one", {"target_arn": "TargetArn"}),
+            "durable_config": Part("DurableConfig", "one", {"execution_timeout": "ExecutionTimeout"}),
+            "tenancy_config": Part("TenancyConfig", "one", {"tenant_isolation_mode": "TenantIsolationMode"}),
+            "capacity_provider_config": Part("CapacityProviderConfig", "one"),
+        },
+        {"timeout": 3, "memory_size": 128, "reserved_concurrent_executions": -1, "package_type": "Zip"},
+    ),
+    "aws_lambda_event_source_mapping": Type(
+        "AWS::Lambda::EventSourceMapping",
+        {
+            "event_source_arn": "EventSourceArn",
+            "function_name": "FunctionName",
+            "batch_size": "BatchSize",
+            "maximum_batching_window_in_seconds": "MaximumBatchingWindowInSeconds",
+            "enabled": "Enabled",
+            "function_response_types": Part("FunctionResponseTypes", "whole"),
+            "scaling_config": Part("ScalingConfig", "one", {"maximum_concurrency": "MaximumConcurrency"}),
+            "filter_criteria": Part(
+                "FilterCriteria", "one", {"filter": Part("Filters", "many", {"pattern": "Pattern"})}
+            ),
+            "destination_config": Part(
+                "DestinationConfig",
+                "one",
+                {"on_failure": Part("OnFailure", "one", {"destination_arn": "Destination"})},
+            ),
+            "provisioned_poller_config": Part(
+                "ProvisionedPollerConfig",
+                "one",
+                {"minimum_pollers": "MinimumPollers", "maximum_pollers": "MaximumPollers"},
+            ),
+        },
+        {"enabled": True},
+    ),
+    "aws_lambda_function_event_invoke_config": Type(
+        "AWS::Lambda::EventInvokeConfig",
+        {
+            "function_name": "FunctionName",
+            "maximum_retry_attempts": "MaximumRetryAttempts",
+            "destination_config": Part(
+                "DestinationConfig", "one", {"on_failure": Part("OnFailure", "one", {"destination": "Destination"})}
+            ),
+        },
+    ),
+    "aws_lambda_alias": Type("AWS::Lambda::Alias", {"name": "Name", "function_name": "FunctionName"}),
+    "aws_cloudwatch_event_bus": Type(
+        "AWS::Events::EventBus",
+        {"name": "Name", "kms_key_identifier": "KmsKeyIdentifier", "dead_letter_config": _DEAD},
+    ),
+    "aws_cloudwatch_event_rule": Type(
+        "AWS::Events::Rule",
+        {
+            "name": "Name",
+            "event_bus_name": "EventBusName",
+            "schedule_expression": "ScheduleExpression",
+            "event_pattern": Part("EventPattern", "text"),
+            "state": "State",
+        },
+        {"event_bus_name": "default", "state": "ENABLED"},
+    ),
+    "aws_scheduler_schedule_group": Type("AWS::Scheduler::ScheduleGroup", {"name": "Name"}),
+    "aws_scheduler_schedule": Type(
+        "AWS::Scheduler::Schedule",
+        {
+            "name": "Name",
+            "group_name": "GroupName",
+            "schedule_expression": "ScheduleExpression",
+            "state": "State",
+            "target": Part("Target", "one", TARGET),
+        },
+        {"state": "ENABLED"},
+    ),
+    "aws_sns_topic": Type(
+        "AWS::SNS::Topic", {"name": "TopicName", "fifo_topic": "FifoTopic", "kms_master_key_id": "KmsMasterKeyId"}
+    ),
+    "aws_sns_topic_subscription": Type(
+        "AWS::SNS::Subscription",
+        {
+            "topic_arn": "TopicArn",
+            "protocol": "Protocol",
+            "endpoint": "Endpoint",
+            "raw_message_delivery": "RawMessageDelivery",
+            "redrive_policy": Part("RedrivePolicy", "text"),
+        },
+        {"raw_message_delivery": False},
+    ),
+    "aws_sfn_state_machine": Type(
+        "AWS::StepFunctions::StateMachine",
+        {
+            "name": "StateMachineName",
+            "type": "StateMachineType",
+            "definition": "DefinitionString",
+            "role_arn": "RoleArn",
+        },
+        {"type": "STANDARD"},
+    ),
+    "aws_dynamodb_table": Type(
+        "AWS::DynamoDB::GlobalTable",
+        {
+            "name": "TableName",
+            "replica": Part("Replicas", "many", {"region_name": "Region", "consistency_mode": "Consistency"}),
+            "ttl": Part("TimeToLiveSpecification", "one", {"attribute_name": "AttributeName", "enabled": "Enabled"}),
+        },
+    ),
+    "aws_cloudwatch_metric_alarm": Type(
+        "AWS::CloudWatch::Alarm",
+        {
+            **_ACTIONS,
+            **_METRIC,
+            "comparison_operator": "ComparisonOperator",
+            "threshold": "Threshold",
+            "treat_missing_data": "TreatMissingData",
+            "statistic": "Statistic",
+            "extended_statistic": "ExtendedStatistic",
+            "period": "Period",
+            "evaluation_periods": "EvaluationPeriods",
+            "metric_query": Part(
+                "Metrics",
+                "many",
+                {
+                    "id": "Id",
+                    "expression": "Expression",
+                    "metric": Part("MetricStat", "one", {**_METRIC, "stat": "Stat", "period": "Period"}),
+                },
+            ),
+        },
+        {"treat_missing_data": "missing", "actions_enabled": True},
+    ),
+    "aws_cloudwatch_composite_alarm": Type(
+        "AWS::CloudWatch::CompositeAlarm", {**_ACTIONS, "alarm_rule": "AlarmRule"}, {"actions_enabled": True}
+    ),
+    "aws_iam_role": Type(
+        "AWS::IAM::Role",
+        {
+            "name": "RoleName",
+            "assume_role_policy": Part("AssumeRolePolicyDocument", "text"),
+            "managed_policy_arns": Part("ManagedPolicyArns", "whole"),
+            "inline_policy": Part("Policies", "many", {"policy": Part("PolicyDocument", "text")}),
+        },
+    ),
+    "aws_iam_role_policy": Type("AWS::IAM::RolePolicy", {"role": "RoleName", "policy": Part("PolicyDocument", "text")}),
+    "aws_iam_role_policy_attachment": Type("AWS::IAM::RolePolicy", {"role": "RoleName"}),
+    "aws_iam_policy_attachment": Type("AWS::IAM::ManagedPolicy", {"roles": Part("Roles", "whole")}),
+    "aws_kms_key": Type("AWS::KMS::Key", {"policy": Part("KeyPolicy", "text")}),
+    "aws_kms_alias": Type("AWS::KMS::Alias", {"name": "AliasName", "target_key_id": "TargetKeyId"}),
+    "aws_sqs_queue_policy": Type(
+        "AWS::SQS::QueueInlinePolicy", {"queue_url": "Queue", "policy": Part("PolicyDocument", "text")}
+    ),
+}
+WORDS: Final = {
+    "BatchSize": "batch_size",
+    "FunctionResponseTypes": "function_response_types",
+    "MaximumBatchingWindowInSeconds": "maximum_batching_window_in_seconds",
+    "MaximumConcurrency": "scaling_config { maximum_concurrency }",
+    "MaximumMessageSize": "max_message_size",
+    "MessageRetentionPeriod": "message_retention_seconds",
+    "ReservedConcurrentExecutions": "reserved_concurrent_executions",
+    "TreatMissingData": "treat_missing_data",
+    "VisibilityTimeout": "visibility_timeout_seconds",
+}
+_ARNS: Final = frozenset({"arn", "invoke_arn", "qualified_arn", "topic_arn", "target_arn"})
+_NAMES: Final = frozenset({"name", "function_name", "alarm_name", "key_id"})
+_ID_IS_ARN: Final = frozenset(
+    {"aws_sns_topic", "aws_sfn_state_machine", "aws_sns_topic_subscription", "aws_scheduler_schedule"}
+)
+_OF_ALL_REGIONS: Final = "aws_iam_"
+_OF_VALUES: Final = ("arn", "url", "qualified_arn", "key_id")
+
+
+def documents_of(plan: Plan) -> Iterator[tuple[Document, str, str]]:
+    """The documents of a plan, one for each region, each with its account and region, "" where it is not known."""
+    groups: dict[str, list[Planned]] = {}
+    everywhere: list[Planned] = []
+    for one in plan.resources.values():
+        if one.type.startswith(_OF_ALL_REGIONS) or one.address.startswith("data.") or ".data." in one.address:
+            everywhere.append(one)
+        else:
+            groups.setdefault(_region(plan, one), []).append(one)
+    for resources in groups.values():
+        yield _Writer(plan, [*resources, *everywhere]).document()
+
+
+def _region(plan: Plan, one: Planned) -> str:
+    """What tells the regions of a plan apart: the region of a resource, or else its provider."""
+    parts = str(one.body.values.get("arn") or "").split(":")
+    of_arn = parts[3] if len(parts) > 5 and one.type in TYPES else ""  # the ARN of a target is that of another resource
+    return str(one.body.values.get("region") or of_arn or plan.regions.get(one.provider) or one.provider)
+
+
+def _is_off(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("Enabled") is False
+
+
+class _Writer:
+    def __init__(self, plan: Plan, resources: Sequence[Planned]) -> None:
+        self._plan = plan
+        self._resources = {one.address: one for one in resources}
+        self._known: dict[str, Any] = {}
+        for one in resources:
+            for name in _OF_VALUES:
+                value = one.body.values.get(name)
+                if isinstance(value, str) and value and one.type in TYPES:
+                    self._known.setdefault(value, self._reference(Target(one.address, name)))
+        self._made: Json = {}
+
+    def document(self) -> tuple[Document, str, str]:
+        for one in self._resources.values():
+            if one.type in TYPES:
+                self._take(one)
+        for one in self._resources.values():
+            match one.type:
+                case "aws_cloudwatch_event_target":
+                    self._take_target(one)
+                case "aws_sqs_queue_redrive_policy":
+                    self._take_attribute(one, "redrive_policy", "RedrivePolicy")
+                case "aws_sqs_queue_redrive_allow_policy":
+                    self._take_attribute(one, "redrive_allow_policy", "RedriveAllowPolicy")
+                case "aws_lambda_function_recursion_config":
+                    self._take_recursion(one)
+                case _:
+                    pass
+        account, region = self._place()
+        document = Document(
+            self._plan.file, {"Resources": self._made}, {}, {},
+            missing=self._plan.missing, exact=bool(account and region), words=WORDS, is_generated=True,
+        )  # fmt: skip
+        return document, account, region
+
+    def _place(self) -> tuple[str, str]:
+        for one in self._resources.values():
+            parts = str(one.body.values.get("arn") or "").split(":")
+            if one.type in TYPES and len(parts) > 5 and parts[3] and parts[4]:
+                return parts[4], parts[3]
+        return "", ""
+
+    def _take(self, one: Planned) -> None:
+        kind = TYPES[one.type]
+        properties = self._properties(one.body, kind.parts, kind.defaults)
+        match one.type:
+            case "aws_sqs_queue":
+                policy = self._property(one.body, "policy", Part("", "text"))
+                if policy is not ABSENT:
+                    self._made[f"{one.address}.policy"] = {
+                        "Type": "AWS::SQS::QueueInlinePolicy",
+                        "Properties": {"Queue": {"Ref": one.address}, "PolicyDocument": policy},
+                    }
+            case "aws_lambda_function":
+                properties |= self._code(one.body)
+                if properties.get("ReservedConcurrentExecutions") == -1:  # the provider's word for none
+                    del properties["ReservedConcurrentExecutions"]
+            case "aws_dynamodb_table":
+                self._table(one.body, properties)
+            case "aws_cloudwatch_event_rule" if one.body.value("is_enabled") is False and "State" not in properties:
+                properties["State"] = "DISABLED"
+            case "aws_iam_role_policy_attachment" | "aws_iam_policy_attachment":
+                properties["PolicyDocument"] = self._managed(one.body)
+            case _:
+                pass
+        self._made[one.address] = {"Type": kind.name, "Properties": properties}
+
+    def _properties(self, body: Block, parts: Parts, defaults: Mapping[str, Any] = {}) -> Json:
+        found: Json = {}
+        for name, part in parts.items():
+            value = self._property(body, name, part)
+            if value is ABSENT or (not body.is_written(name) and name in defaults and value == defaults[name]):
+                continue
+            found[part if isinstance(part, str) else part.name] = value
+        return found
+
+    def _property(self, body: Block, name: str, part: str | Part) -> Any:
+        if isinstance(part, str):
+            return self._value(body.value(name))
+        if part.how in ("one", "many"):
+            blocks = body.blocks(name)
+            if isinstance(blocks, Unresolved):
+                return blocks
+            made = [self._properties(one, part.inside) for one in blocks]
+            return ABSENT if not made else made if part.how == "many" else made[0]
+        value = body.value(name)
+        if part.how == "text":
+            return self._json(value)
+        if isinstance(value, Target):  # of which the list or mapping has more than this
+            return self._perhaps(Perhaps((value,)))
+        if part.how == "whole" or not isinstance(value, dict):
+            return self._value(value)
+        key = "Key" if part.how == "tags" else "Name"
+        return [{key: name, "Value": self._value(one)} for name, one in value.items()]
+
+    def _value(self, value: Any) -> Any:
+        match value:
+            case Target():
+                return self._reference(value)
+            case Perhaps():
+                return self._perhaps(value)
+            case str():
+                return self._known.get(value, value)
+            case list():
+                return [self._value(one) for one in value]
+            case dict():
+                return {name: self._value(one) for name, one in value.items()}
+            case _:
+                return value
+
+    def _json(self, value: Any) -> Any:
+        """What JSON says; that of a data source that is read during apply, as far as it is known."""
+        if isinstance(value, Target):
+            source = self._resources.get(value.address)
+            if source is not None and source.type == "aws_iam_policy_document":
+                return self._policy(source.body)
+            return self._perhaps(Perhaps((value,)))
+        if not isinstance(value, str):
+            return self._value(value)
+        try:
+            return self._value(json.loads(value))
+        except (ValueError, RecursionError):
+            return value
+
+    def _reference(self, target: Target) -> Any:
+        one = self._resources.get(target.address)
+        if one is None:
+            return Unresolved(f"{target.address} is in another region")
+        if one.type == "aws_lambda_alias" and target.attribute in {"arn", "invoke_arn"}:
+            return {"Ref": one.address}
+        is_arn = target.attribute in _ARNS or (target.attribute == "id" and one.type in _ID_IS_ARN)
+        if one.type in TYPES and is_arn:
+            return {"Fn::GetAtt": [one.address, "Arn"]}
+        if one.type == "aws_sqs_queue" and target.attribute == "name":
+            return {"Fn::GetAtt": [one.address, "QueueName"]}
+        if one.type == "aws_sqs_queue" and target.attribute in {"id", "url"}:
+            return {"Ref": one.address}
+        if one.type in TYPES and (target.attribute in _NAMES or target.attribute == "id"):
+            return {"Fn::GetAtt": [one.address, "Name"]} if one.type != "aws_lambda_function" else {"Ref": one.address}
+        return Unresolved(f"{target.attribute or 'what'} of {target.address} is known after apply")
+
+    def _perhaps(self, value: Perhaps) -> Any:
+        """A value that is not known, with the resources that it may be of, so that these are known to be referred to."""
+        listed = [{"Ref": one.address} for one in value.targets if one.address in self._resources]
+        return {"Fn::Select": [Unresolved(UNKNOWN), listed]} if listed else Unresolved(UNKNOWN)
+
+    # -- what CloudFormation writes elsewhere ------------------------------------------------------------------------------
+
+    def _policy(self, body: Block) -> Any:
+        """The document that a data source makes."""
+        blocks = body.blocks("statement")
+        others = ("source_policy_documents", "override_policy_documents", "source_json", "override_json")
+        if isinstance(blocks, Unresolved) or any(body.value(name) is not ABSENT for name in others):
+            return Unresolved(UNKNOWN)
+        return {"Statement": [self._statement(one) for one in blocks]}
+
+    def _statement(self, body: Block) -> Json:
+        made: Json = {"Effect": self._given(body, "effect", "Allow")}
+        for name, element in (("actions", "Action"), ("resources", "Resource")):
+            if body.is_written(name) or body.values.get(name):
+                listed = self._given(body, name, Unresolved(UNKNOWN))
+                made[element] = listed if isinstance(listed, list) else [listed]
+        principals, conditions = body.blocks("principals"), body.blocks("condition")
+        if isinstance(principals, Unresolved) or isinstance(conditions, Unresolved):
+            return {**made, "Principal": Unresolved(UNKNOWN)}
+        for one in principals:
+            named = made.setdefault("Principal", {})
+            kind, who = self._given(one, "type", ""), self._given(one, "identifiers", [])
+            if kind == "*":
+                made["Principal"] = "*"
+            elif isinstance(named, dict):
+                named.setdefault(str(kind), []).extend(who if isinstance(who, list) else [who])
+        for one in conditions:
+            tests = made.setdefault("Condition", {}).setdefault(str(self._given(one, "test", "")), {})
+            values = self._given(one, "values", Unresolved(UNKNOWN))
+            tests[str(self._given(one, "variable", ""))] = values if isinstance(values, list) else [values]
+        return made
+
+    def _given(self, body: Block, name: str, default: Any) -> Any:
+        value = self._value(body.value(name))
+        return default if value is ABSENT else value
+
+    def _managed(self, body: Block) -> Any:
+        """The document of a managed policy, where the plan has it."""
+        given = body.value("policy_arn")
+        known = self._known_policy(given)
+        return Unresolved("a managed policy") if known is None else known
+
+    def _known_policy(self, given: Any) -> Any:
+        for one in self._resources.values():
+            is_it = isinstance(given, Target) and given.address == one.address
+            if one.type == "aws_iam_policy" and (is_it or given == one.body.values.get("arn")):
+                return self._json(one.body.value("policy"))
+        return None
+
+    def _code(self, body: Block) -> Json:
+        """Where a function's code is: the directory that is zipped, where a data source does that."""
+        for target in body.targets("filename") or ():
+            source = self._plan.resources.get(target.address)
+            values = source.body.values if source is not None and source.type == "archive_file" else {}
+            if isinstance(values.get("source_dir"), str):
+                return {"Code": values["source_dir"]}
+        given = body.value("filename")
+        return {"Code": given} if isinstance(given, str) else {"Code": {"S3Bucket": "", "S3Key": ""}}
+
+    def _table(self, body: Block, properties: Json) -> None:
+        key = body.value("hash_key")
+        if key is not ABSENT:
+            properties["KeySchema"] = [{"KeyType": "HASH", "AttributeName": self._value(key)}]
+        if body.values.get("ttl") and _is_off(properties.get("TimeToLiveSpecification")):
+            del properties["TimeToLiveSpecification"]
+        replicas = properties.get("Replicas")
+        if not isinstance(replicas, list):
+            return
+        if any(one.pop("Consistency", "") == "STRONG" for one in replicas):
+            properties["MultiRegionConsistency"] = "STRONG"
+        replicas.append({"Region": _region(self._plan, self._resources[body.address])})
+
+    def _take_target(self, one: Planned) -> None:
+        """A target, in the rule that it is of; if that is not known, every rule may have it."""
+        made = self._properties(one.body, TARGET)
+        rule = self._named("aws_cloudwatch_event_rule", one.body, "rule", "event_bus_name")
+        rules = [rule] if rule is not None else [
+            each.address for each in self._resources.values() if each.type == "aws_cloudwatch_event_rule"
+        ]  # fmt: skip
+        for address in rules:
+            properties = self._made[address]["Properties"]
+            if rule is None:
+                properties["Targets"] = Unresolved("a target's rule is known after apply")
+            elif isinstance(targets := properties.setdefault("Targets", []), list):
+                targets.append(made)
+
+    def _named(self, kind: str, body: Block, name: str, *same: str) -> str | None:
+        """The address of the resource of a type that an argument names."""
+        given = body.value(name)
+        targets = [given] if isinstance(given, Target) else list(given.targets) if isinstance(given, Perhaps) else []
+        if len(targets) == 1:
+            return targets[0].address if self._has(targets[0].address, kind) else None
+        if not isinstance(given, str):
+            return None
+        found = []
+        for one in self._resources.values():
+            values = one.body.values
+            is_same = all((values.get(each) or "default") == (body.values.get(each) or "default") for each in same)
+            if one.type == kind and is_same and given in (values.get("name"), values.get("url"), values.get("id")):
+                found.append(one.address)
+        return found[0] if len(found) == 1 else None
+
+    def _has(self, address: str, kind: str) -> bool:
+        return address in self._resources and self._resources[address].type == kind
+
+    def _take_attribute(self, one: Planned, name: str, attribute: str) -> None:
+        """A redrive policy that is a resource of its own; if its queue is not known, every queue may have it."""
+        queue = self._named("aws_sqs_queue", one.body, "queue_url")
+        value = self._json(one.body.value(name))
+        for address, made in self._made.items():
+            if made["Type"] == "AWS::SQS::Queue" and queue in (None, address):
+                made["Properties"].setdefault(attribute, value if queue is not None else Unresolved(UNKNOWN))
+
+    def _take_recursion(self, one: Planned) -> None:
+        function = self._named("aws_lambda_function", one.body, "function_name")
+        for address, made in self._made.items():
+            if made["Type"] == "AWS::Lambda::Function" and function in (None, address):
+                made["Properties"]["RecursiveLoop"] = self._given(one.body, "recursive_loop", "Allow")

@@ -1,0 +1,124 @@
+"""Plans of Terraform: the rules find in them what they find in templates, and say nothing about what is known after apply.
+
+Terraform 1.11.4 and provider 5.100.0 made the plans (`terraform plan`, `terraform show -json`); null and empty values are
+left out. Those in `wrong` and `right` are of the templates of the same names in `corpus`, as for resources that exist:
+with ARNs instead of references.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onefold.check.checking import check
+from onefold.check.rules import RULES
+from tests.check.test_check import CORPUS, expected, run
+
+PLANS = Path(__file__).parent / "terraform"
+WRONG = sorted((PLANS / "wrong").glob("*.json"))
+RIGHT = sorted((PLANS / "right").glob("*.json"))
+SHOP = PLANS / "shop"
+TODAY = date(2026, 11, 23)
+
+MORE = {"CLG001-group": ["LOS015 warning"]}  # the provider sets max_message_size to 262,144 where nothing is written
+LESS = {  # what the function's role may do is not in the plan; SAM writes it
+    "CLG002": ["CLG002 info"], "CLG002-days": ["CLG002 warning"], "CLG008-role": ["CLG008 warning"],
+}  # fmt: skip
+
+Json = dict[str, Any]
+
+
+def found(file: Path) -> list[str]:
+    checked = check([file], RULES, TODAY)
+    assert checked.unread == ()
+    return sorted(f"{one.rule} {one.severity}" for one in checked.open)
+
+
+@pytest.mark.parametrize("file", WRONG, ids=lambda one: one.stem)
+def test_a_wrong_plan_has_the_findings_of_its_template(file: Path) -> None:
+    wanted = [one for one in expected(CORPUS / "wrong" / file.name) if one not in LESS.get(file.stem, ())]
+    assert found(file) == sorted([*wanted, *MORE.get(file.stem, [])])
+
+
+@pytest.mark.parametrize("file", RIGHT, ids=lambda one: one.stem)
+def test_a_right_plan_has_none(file: Path) -> None:
+    assert found(file) == []
+
+
+def shop(tmp_path: Path, change: Json | None = None) -> Path:
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({**json.loads((SHOP / "plan.json").read_text()), **(change or {})}))
+    return file
+
+
+def test_references_lead_through_modules_and_regions_are_apart(tmp_path: Path) -> None:
+    """`module.queue["orders"].arn` is the queue in the module; the queue of the same name in us-west-2 is another one."""
+    file = shop(tmp_path)
+    document = json.loads(run(str(file), "--format", "json").output)
+    assert [one["rule"] for one in document["findings"]] == ["DUP002", "DUP003"]
+    first = document["findings"][0]
+    assert first["resource"] == 'module.queue["orders"].aws_sqs_queue.this'
+    assert first["arithmetic"] == [
+        "6 x 30 s timeout + 0 s batching window = 180 s",
+        "the visibility timeout is 30 s",
+    ]
+    assert first["fix"]["description"].endswith(" Here VisibilityTimeout is visibility_timeout_seconds.")
+    assert first["fix"]["edits"] == []
+    assert run(str(file), "--fix", "--unsafe").exit_code == 1
+    assert "--fix would change 0 files" in run(str(file), "--diff", "--unsafe").output
+
+
+def test_a_plan_without_its_configuration_is_read_as_far_as_values_are_known(tmp_path: Path) -> None:
+    file = shop(tmp_path, {"configuration": {}})
+    assert found(file) == []
+    state = json.loads(file.read_text())
+    file.write_text(
+        json.dumps({"terraform_version": "1.11.4", "format_version": "1.0", "values": state["planned_values"]})
+    )
+    assert found(file) == []
+
+
+def test_plans_are_found_in_directories(tmp_path: Path) -> None:
+    shop(tmp_path)
+    assert run(str(tmp_path), "--format", "concise").output.count("DUP002") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("main.tf", b'resource "aws_sqs_queue" "a" {}', "terraform show -json"),
+        ("main.tf.json", b"{}", "terraform show -json"),
+        ("plan.json", b"PK\x03\x04 a zip", "terraform show -json plan.json > plan.json"),
+        ("plan.json", b'{"terraform_version": "1.0", "planned_values": [1', "plan.json"),
+        ("plan.json", b'{"terraform_version": "1.0", "planned_values": ' + b"[" * 50_000, "plan.json"),
+    ],
+)
+def test_what_is_no_plan_in_json_is_refused_with_the_next_step(
+    tmp_path: Path, name: str, content: bytes, says: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    answer = run(str(tmp_path / name))
+    assert answer.exit_code == 2
+    assert says in " ".join(answer.output.split())
+    assert "Traceback" not in answer.output
+
+
+@pytest.mark.parametrize("odd", [None, [], "text", 7, {"root_module": 3}, {"root_module": {"resources": [1, {}]}}])
+def test_odd_plans_are_no_error(tmp_path: Path, odd: object) -> None:
+    for key in ("planned_values", "configuration", "resource_changes", "prior_state"):
+        assert found(shop(tmp_path, {key: odd})) in ([], ["DUP002 error", "DUP003 error"])
+
+
+def test_modules_that_call_one_another_in_a_circle_end(tmp_path: Path) -> None:
+    file = shop(tmp_path)
+    plan = json.loads(file.read_text())
+    outputs = plan["configuration"]["root_module"]["module_calls"]["queue"]["module"]["outputs"]
+    outputs["arn"]["expression"] = {"references": ["var.name"]}
+    call = plan["configuration"]["root_module"]["module_calls"]["queue"]["expressions"]
+    call["name"] = {"references": ['module.queue["orders"].arn']}
+    file.write_text(json.dumps(plan))
+    assert found(file) == []
