@@ -51,10 +51,14 @@ class Planned(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """All resources by their addresses. `regions`: of providers, where written. `missing`: why there may be more."""
+    """All resources by their addresses. `regions`: of providers, where written. `missing`: why there may be more.
+
+    `outputs`: what the root module gives to others, who may refer to it.
+    """
 
     file: str
     resources: abc.Mapping[str, Planned]
+    outputs: abc.Mapping[str, list[Target]]
     regions: abc.Mapping[str, str]
     missing: tuple[str, ...]
 
@@ -183,7 +187,16 @@ class _Reader:
             for address, one in _walked(module, "", 0):
                 if not of_data or one.get("mode") == "data":
                     self._take(address, one, _mapping(changes.get(str(one.get("address")))))
-        return Plan(file=self._file, resources=self._resources, regions=self._regions(), missing=tuple(self._missing()))
+        return Plan(
+            file=self._file,
+            resources=self._resources,
+            outputs={
+                name: self.targets(_mapping(one).get("expression"), "") or []
+                for name, one in _mapping(self._root.get("outputs")).items()
+            },
+            regions=self._regions(),
+            missing=tuple(self._missing()),
+        )
 
     def _take(self, module: str, one: Json, change: Json) -> None:
         address, kind = str(one.get("address")), str(one.get("type"))

@@ -290,8 +290,8 @@ def documents_of(plan: Plan) -> Iterator[tuple[Document, str, str]]:
             everywhere.append(one)
         else:
             groups.setdefault(_region(plan, one), []).append(one)
-    for resources in groups.values():
-        yield _Writer(plan, [*resources, *everywhere]).document()
+    for region, resources in groups.items():
+        yield _Writer(plan, [*resources, *everywhere], region if "-" in region else "").document()
 
 
 def _region(plan: Plan, one: Planned) -> str:
@@ -306,8 +306,9 @@ def _is_off(block: Any) -> bool:
 
 
 class _Writer:
-    def __init__(self, plan: Plan, resources: Sequence[Planned]) -> None:
+    def __init__(self, plan: Plan, resources: Sequence[Planned], region: str) -> None:
         self._plan = plan
+        self._region = region
         self._resources = {one.address: one for one in resources}
         self._known: dict[str, Any] = {}
         for one in resources:
@@ -334,8 +335,12 @@ class _Writer:
                 case _:
                     pass
         account, region = self._place()
+        outputs: Json = {
+            name: {"Value": self._perhaps(Perhaps(tuple(targets))), "Export": {"Name": name}}
+            for name, targets in self._plan.outputs.items()
+        }
         document = Document(
-            self._plan.file, {"Resources": self._made}, {}, {},
+            self._plan.file, {"Resources": self._made, "Outputs": outputs}, {}, {},
             missing=self._plan.missing, exact=bool(account and region), words=WORDS, is_generated=True,
         )  # fmt: skip
         return document, account, region
@@ -345,7 +350,7 @@ class _Writer:
             parts = str(one.body.values.get("arn") or "").split(":")
             if one.type in TYPES and len(parts) > 5 and parts[3] and parts[4]:
                 return parts[4], parts[3]
-        return "", ""
+        return "", self._region
 
     def _take(self, one: Planned) -> None:
         kind = TYPES[one.type]
