@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from onefold.check import collect_python as collecting
+from onefold.check.call_graph import STEPS_MAX
 from onefold.check.checking import Checked, check
 from onefold.check.collect_python import collect_python
 from onefold.check.documents import read_document
@@ -229,3 +230,17 @@ def test_nothing_of_what_was_read_is_kept(tmp_path: Path) -> None:
     gc.collect()
     assert [one for one in gc.get_objects() if isinstance(one, Module)] == []
     assert len(kept.broken) == 1
+
+
+def test_what_a_handler_reaches_is_bounded_so_that_many_handlers_take_time_in_proportion(tmp_path: Path) -> None:
+    file = tmp_path / "many.py"
+    file.write_text(
+        "".join(
+            f"def f{number}(event, context):\n  for r in event['Records']:\n    r['body']; f{number + 1}(event, context)\n"
+            for number in range(40)
+        )
+    )
+    code = collect_python([(file, tmp_path)]).code
+    reached = [len(one.functions) for one in code.handlers]
+    assert len(reached) == 40
+    assert max(reached) == STEPS_MAX + 1

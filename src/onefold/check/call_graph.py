@@ -15,6 +15,7 @@ from onefold.check.python_values import UNKNOWN, Roles, Value, Values, met
 
 ROUNDS_MAX: Final = 6
 REACH_MAX: Final = 500
+STEPS_MAX: Final = 8  # calls from one function to the next
 Sites = list[tuple[ast.Call, "Unit"]]
 
 
@@ -92,14 +93,14 @@ class CallGraph:
         return self.units.get(value.of) if value.kind == "function" else None
 
     def reach(self, unit: Unit) -> list[Unit]:
-        """A unit and everything that it may call, directly or through others."""
-        found, waiting = [unit], [unit]
-        while waiting and len(found) < REACH_MAX:
-            for one in self.called(waiting.pop()):
-                if one not in found:
-                    found.append(one)
-                    waiting.append(one)
-        return found
+        """A unit and what it may call, directly or through others, the nearest first; bounded in steps and functions."""
+        found, nearest = {unit: None}, [unit]
+        for _ in range(STEPS_MAX):
+            nearest = [one for caller in nearest for one in self.called(caller) if one not in found]
+            found.update(dict.fromkeys(nearest))
+            if not nearest or len(found) >= REACH_MAX:
+                break
+        return list(found)[:REACH_MAX]
 
     def spread(self, initial: Roles, handed: Sequence[tuple[Unit, int, Value]]) -> None:
         """Say what parameters are: those of `initial`, and what calls give to others.

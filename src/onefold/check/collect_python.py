@@ -295,12 +295,7 @@ class _Collection:
             claims=tuple(self._work.claims(reach)),
             locks=tuple(lock for one in reach for lock in self._keys.locks(one)),
             races=tuple(race for one in reach for race in self._work.races(one)),
-            thresholds=tuple(
-                one
-                for each in self._graph.units.values()
-                if each.module in {inner.module for inner in reach}
-                for one in self._thresholds(each)
-            ),
+            thresholds=tuple(self._thresholds_of({one.module for one in reach})),
             durable=self._durable(unit, reach),
         )
 
@@ -395,6 +390,12 @@ class _Collection:
             return None
         factor = 1 if name == "Duration" else _UNITS_OF_TIME.get(name)
         return None if factor is None else int(number * factor)
+
+    def _thresholds_of(self, modules: set[Module]) -> Iterator[Threshold]:
+        if any("sqs_extended_client" in one.text for one in modules):
+            for unit in self._graph.units.values():
+                if unit.module in modules:
+                    yield from self._thresholds(unit)
 
     def _thresholds(self, unit: Unit) -> Iterator[Threshold]:
         """Assignments to `message_size_threshold` of a client that the extended client library has made."""
