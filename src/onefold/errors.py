@@ -25,6 +25,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from onefold import redact
+
 __all__ = [
     "ConflictError",
     "DependencyDown",
@@ -69,8 +71,6 @@ class OnefoldError(Exception):
 
 
 def _shown(text: str) -> str:
-    from onefold import redact  # only errors need it; cold starts are measured
-
     return redact.masked(text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}...")
 
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from onefold import errors, limits, maps, observe
+from onefold import errors, limits, maps, observe, redact
 from onefold.engines import urls
 from onefold.options import LambdaSettings
 from onefold.runner.lambda_handler import LambdaAdapter
@@ -284,8 +284,6 @@ def engine_url(url: str, environment: Mapping[str, str]) -> str:
         return url
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     if not region:
-        from onefold import redact  # only errors need it; cold starts are measured
-
         raise errors.UsageError(
             f"A Lambda handler takes its messages from SQS, and the app's engine is {redact.shown_url(url)}.",
             meaning="Where its queues are is not known: AWS_REGION is not set.",

@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from onefold import errors, owner_process
+from onefold.redact import shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,8 +44,6 @@ class NoQueues:
         Raises:
             UsageError: always.
         """
-        from onefold.redact import shown_url  # only errors need it; cold starts are measured
-
         raise errors.UsageError(
             f"{shown_url(self._url)} is a store for records; it has no queues.",
             meaning="The commands `why`, `held`, `status` and `stuck` work on it.",

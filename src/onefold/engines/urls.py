@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from onefold import errors, extras, owner_process, settings
+from onefold import errors, extras, owner_process, redact, settings
 from onefold.clock import SystemClock, steady
 from onefold.contracts.verbs import Store
 from onefold.entropy import SystemEntropy
@@ -93,12 +93,12 @@ def open_engine(
         return _open_alone(url, clock, entropy)
     if scheme in STORES:
         raise errors.UsageError(
-            f"{_shown(url)} is a store for records; an app needs queues too.",
+            f"{redact.shown_url(url)} is a store for records; an app needs queues too.",
             todo="Use aws://REGION?records=URL for an app, or onefold.store(URL) for @onefold.once.",
         )
     known = dict.fromkeys((*ENGINES, *STORES)) if records_alone else ENGINES
     raise errors.UsageError(
-        f"{_shown(url)}: there is no engine {'or store ' if records_alone else ''}{scheme!r}.",
+        f"{redact.shown_url(url)}: there is no engine {'or store ' if records_alone else ''}{scheme!r}.",
         meaning=f"Known schemes: {', '.join(known)}.",
         todo="Use the URL of one of these." if records_alone else "Use a sqlite:/// or an aws:// URL.",
     )
@@ -156,7 +156,7 @@ def _split(url: str, examples: str) -> tuple[str, str]:
         raise errors.UsageError(f"url={url!r:.80} is not a URL: it is not text.", todo=f"Write for example {examples}.")
     scheme, separator, rest = url.partition("://")
     if not separator or not re.fullmatch(r"[\w+.-]{1,31}", scheme):
-        raise errors.UsageError(f"{_shown(url)} is not an engine URL.", todo=f"Write for example {examples}.")
+        raise errors.UsageError(f"{redact.shown_url(url)} is not an engine URL.", todo=f"Write for example {examples}.")
     return scheme, rest
 
 
@@ -226,7 +226,7 @@ def _open_records(url: str, clock: Clock, entropy: Entropy, *, create: bool = Fa
         engine = open_engine(url, clock=clock, entropy=entropy, owner=entropy.token())
         return part("sqlite.engine").FileBooks(engine), lambda: engine.maintain(_ignored)
     raise errors.UsageError(
-        f"{_shown(url)}: there is no record store {scheme!r}.",
+        f"{redact.shown_url(url)}: there is no record store {scheme!r}.",
         meaning=f"Known schemes: {', '.join(dict.fromkeys((*ENGINES, *STORES)))}.",
         todo="Use the URL of one of these.",
     )
@@ -261,12 +261,12 @@ def layout_migration(url: str, *, clock: Clock, entropy: Entropy) -> tuple[Any, 
     scheme, _ = _split(url, "dynamodb://eu-west-1/onefold")
     if scheme not in ("aws", "dynamodb"):
         raise errors.UsageError(
-            f"{_shown(url)} names no table.", todo="Write for example dynamodb://eu-west-1/onefold."
+            f"{redact.shown_url(url)} names no table.", todo="Write for example dynamodb://eu-west-1/onefold."
         )
     parsed = read_aws(url) if scheme == "aws" else _read_dynamodb(url)
     if parsed.records is not None:
         raise errors.UsageError(
-            f"The records of {_shown(url)} are not in DynamoDB.", todo="Only tables there have layouts."
+            f"The records of {redact.shown_url(url)} are not in DynamoDB.", todo="Only tables there have layouts."
         )
     session = part("aws.session").Session(parsed.region, parsed.endpoints)
     table = part("aws.dynamodb.table").Table(session, parsed.table, clock, entropy, batched=parsed.batched)
@@ -281,7 +281,7 @@ def _read_dynamodb(url: str) -> Any:
     table = parts.path.strip("/")
     if not table:
         raise errors.UsageError(
-            f"{_shown(url)} names no table.", todo="Write for example dynamodb://eu-west-1/onefold."
+            f"{redact.shown_url(url)} names no table.", todo="Write for example dynamodb://eu-west-1/onefold."
         )
     options = [*parse_qsl(parts.query, keep_blank_values=True), ("table", table)]
     return read_aws(f"aws://{parts.netloc}?{urlencode(options)}")
@@ -316,7 +316,7 @@ def open_outbox(url: str) -> OutboxTable:
         opened = part("sqlite.outbox").SqliteOutbox(part("sqlite.file").path_of(url, rest))
     else:
         raise errors.UsageError(
-            f"{_shown(url)}: there is no outbox in {scheme}.",
+            f"{redact.shown_url(url)}: there is no outbox in {scheme}.",
             meaning="An outbox is a table of the database that the program writes its own rows to.",
             todo="Use a postgresql://, a sqlite:/// or a dynamodb:// URL.",
         )
@@ -347,19 +347,12 @@ def outbox_action(url: str, app: str, queue: str, message: str, together: str, n
     """
     if url.partition("://")[0] != "dynamodb":
         raise errors.UsageError(
-            f"The outbox of app {app} is {_shown(url)}, which takes rows and no items.",
+            f"The outbox of app {app} is {redact.shown_url(url)}, which takes rows and no items.",
             meaning="Nothing was sent.",
             todo="Send with connection=, or give the app outbox='dynamodb://REGION/TABLE'.",
         )
     table = _read_dynamodb(url).table
     return part("aws.dynamodb.outbox").put_action(table, app, queue, message, together, now_ms, token)
-
-
-def _shown(url: str) -> str:
-    """A URL for an error, without its password."""
-    from onefold import redact  # only errors need it; cold starts are measured
-
-    return redact.shown_url(url)
 
 
 def part(name: str) -> Any:
@@ -429,7 +422,7 @@ def url_parts(url: str, example: str) -> SplitResult:
         _ = parts.port
     except ValueError:  # the error's text may contain a part of a password
         raise errors.UsageError(
-            f"{_shown(url)} cannot be read: its host or port is malformed.",
+            f"{redact.shown_url(url)} cannot be read: its host or port is malformed.",
             todo=f"Write for example {example}.",
         ) from None
     return parts
@@ -447,14 +440,14 @@ def read_aws(url: str) -> AwsUrl:
     region = parts.netloc
     if not _is_region(region) or parts.path not in ("", "/") or parts.fragment:
         raise errors.UsageError(
-            f"{_shown(url)} names no region.",
+            f"{redact.shown_url(url)} names no region.",
             meaning="It begins with aws:// and a region, then options after a question mark.",
             todo="Write for example aws://eu-west-1?table=shop&prefix=shop-.",
         )
     options = dict(_option(url, name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True))
     if ("later" in options) != ("later_role" in options):
         raise errors.UsageError(
-            f"{_shown(url)} has one of later and later_role without the other.",
+            f"{redact.shown_url(url)} has one of later and later_role without the other.",
             meaning="A one-time schedule needs a group and a role.",
             todo="Take the whole URL from the outputs of the stack (EngineUrl).",
         )
@@ -492,17 +485,17 @@ def _option(url: str, name: str, value: str) -> tuple[str, str]:
 
         near = get_close_matches(name, _OPTIONS, n=1)
         raise errors.UsageError(
-            f"{_shown(url)} has no option {name!r}.",
+            f"{redact.shown_url(url)} has no option {name!r}.",
             todo=f"Did you mean {near[0]!r}?" if near else f"The options are: {', '.join(_OPTIONS)}.",
         )
     if not value:
-        raise errors.UsageError(f"{_shown(url)}: {name} is empty.", todo="Give it a value, or leave it out.")
+        raise errors.UsageError(f"{redact.shown_url(url)}: {name} is empty.", todo="Give it a value, or leave it out.")
     if name == "prefix" and not re.fullmatch(_PREFIX, value):
         raise errors.UsageError(
             f"prefix={value!r} cannot begin a queue's name.", todo="Use up to 40 of A-Z a-z 0-9 - _."
         )
     if name == "layout" and value not in ("1", "2"):
-        raise errors.UsageError(f"{_shown(url)}: there is no layout {value!r}.", todo="Write 1 or 2.")
+        raise errors.UsageError(f"{redact.shown_url(url)}: there is no layout {value!r}.", todo="Write 1 or 2.")
     if name in ("endpoint", *_SERVICES) and not _is_endpoint(value):
         raise errors.UsageError(f"The option {name} is not a URL.", todo="Write for example http://127.0.0.1:9324.")
     return name, value
@@ -521,7 +514,9 @@ def _yes(url: str, options: dict[str, str], name: str, *, default: bool) -> bool
     if value is None:
         return default
     if value not in ("yes", "no"):
-        raise errors.UsageError(f"{_shown(url)}: {name}={value!r} is neither yes nor no.", todo="Write yes or no.")
+        raise errors.UsageError(
+            f"{redact.shown_url(url)}: {name}={value!r} is neither yes nor no.", todo="Write yes or no."
+        )
     return value == "yes"
 
 

@@ -29,6 +29,7 @@ from onefold import codec, extras
 from onefold.contracts.store import RecordKey
 from onefold.errors import PayloadError, UsageError
 from onefold.interrupts import let_through
+from onefold.record.error_text import summary_of
 
 KEY_CHARS_MAX = 512  # contracts.store.RecordKey: 1 to 512 characters
 IDEMPOTENCY_KEY_CHARS_MAX = 64  # the shortest limit we know of among partners (Adyen: 64; Stripe: 255)
@@ -538,11 +539,8 @@ def by_function(function: Callable[[Any], object], name: str, what: str) -> Call
 
 
 def _failed(rule: str, error: Exception) -> PayloadError:
-    from onefold.payload_errors import is_pydantic  # only errors need it; cold starts are measured
-    from onefold.record.error_text import summary_of
-
     return PayloadError(
         f"The {rule} raised {type(error).__qualname__} for this payload.",
-        meaning=f"It said: {(summary_of(error) if is_pydantic(error) else str(error))[:200]}",
+        meaning=f"It said: {(summary_of(error) if codec.is_pydantic(error) else str(error))[:200]}",
         todo="Send what the rule expects, or make the rule cover this case.",
     )

@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from typing import Any, Final, Literal, TypeVar
 
 from onefold import errors
+from onefold.record.error_text import error_name, trace_of
 from onefold.runner import context
 from onefold.runtime.events import kept_text
 
@@ -92,11 +93,6 @@ class HookSet:
                 one.start(place)
             except Exception as error:
                 _stop(reversed(started), place)
-                from onefold.record.error_text import (  # only errors need it; cold starts are measured
-                    error_name,
-                    trace_of,
-                )
-
                 at = trace_of(error, kept_text).at
                 raise errors.UsageError(
                     f"{_name(one, 'start')} raised {error_name(error)}: {kept_text(error)}"
@@ -216,8 +212,6 @@ def _stop(hooks: Iterable[Hooks], place: HookPlace) -> None:
 
 def _log(hooks: Hooks, name: str, error: Exception, meaning: str) -> None:
     import logging  # 11 ms to import, and this is rare
-
-    from onefold.record.error_text import error_name, trace_of
 
     at = trace_of(error, kept_text).at
     where = f" (at {at})" if at else ""

@@ -13,6 +13,7 @@ from onefold import errors
 from onefold.contracts.ledger import counts_of
 from onefold.interrupts import ignored, let_through
 from onefold.record import attempt as script
+from onefold.record.error_text import error_name, trace_of
 from onefold.runner.handlers import run_of
 from onefold.runtime.events import EVENTS, Event, kept, kept_text
 from onefold.runtime.outage import Outage
@@ -101,8 +102,6 @@ class Reports:
         """The event that a run's decision could not be written, with the backend's last error."""
         detail: Detail = {"attempt": run.attempt}
         if run.error is not None:
-            from onefold.record.error_text import error_name  # only errors need it; cold starts are measured
-
             detail = {**detail, "error": error_name(run.error), "summary": kept_text(run.error)}
         return self.event(name, run.delivery, run, detail)
 
@@ -182,8 +181,6 @@ class Reports:
 
     def thread_failed(self, name: str, error: Exception) -> None:
         """Report that a background thread raised an error."""
-        from onefold.record.error_text import trace_of  # only errors need it; cold starts are measured
-
         kept_trace = trace_of(error, kept_text)
         detail: Detail = {"thread": name, "error": type(error).__name__, "summary": kept_text(error)}
         self.of_process("thread-failed", {**detail, "where": kept_trace.at or None, "trace": kept_trace.text}, error)

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from msgspec import Struct
 
-from onefold import limits
+from onefold import limits, redact
 from onefold.contracts.ledger import OUTCOME_EVENTS, History, Row
 from onefold.contracts.store import RecordKey
 from onefold.errors import UsageError
+from onefold.record.error_text import summary_of, text_of, trace_of
 
 if TYPE_CHECKING:
     from onefold.runtime.tracing import Tracing
@@ -221,8 +222,6 @@ class Event(Struct, frozen=True, kw_only=True, dict=True):
         kept_trace = self.detail.get("trace")
         if isinstance(kept_trace, str) or self.exception is None:
             return kept_trace if isinstance(kept_trace, str) else ""
-        from onefold.record.error_text import text_of, trace_of  # only errors need it; cold starts are measured
-
         return trace_of(self.exception, text_of if is_kept() else _nothing_of).text
 
     def carrying(self, error: BaseException | None) -> Event:
@@ -432,15 +431,9 @@ def _nothing_of(_: BaseException) -> str:
 
 def masked_line(text: str) -> str:
     """A text of the user's as one line without secrets, at most 500 characters."""
-    from onefold import redact  # few probes give a reason; cold starts are measured
-
     return redact.printable(redact.masked(text[:8_192]))[:500]
 
 
 def kept_text(error: BaseException) -> str:
     """One line about an exception, at most 500 characters, as `failures.summary_of` writes it."""
-    if not is_kept():
-        return SWITCHED_OFF
-    from onefold.record.error_text import summary_of  # only errors need it; cold starts are measured
-
-    return summary_of(error)
+    return summary_of(error) if is_kept() else SWITCHED_OFF

@@ -399,13 +399,11 @@ class SqliteStore:
 
         A completion is on disk before others can see it, and it stays until it expires.
         """
-        if self._engine.in_memory:
+        if self._engine.in_memory or not self._engine.check_file():  # as every write does: it may have been replaced
             return None
         key = ident(ask.key)
         record = self._engine.read(lambda connection: _find(connection, (key,), self.clock.jumps).get(key))
         if record is None or record.status != "completed":
-            return None
-        if not self._engine.check_file():  # as every write does: the file may have been removed or replaced
             return None
         answer, after = transitions.claim(record, ask, now_ms)
         return answer if after is None and isinstance(answer, Completed) else None
