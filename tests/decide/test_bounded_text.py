@@ -23,6 +23,7 @@ from onefold.check.intrinsics import Intrinsics
 from onefold.contracts.entries import check_attributes
 from onefold.contracts.queue import Attribute, Delivery
 from onefold.errors import PayloadError
+from onefold.events import patterns
 from onefold.events.patterns import compile_filters, undotted
 from onefold.local.message_operations import _stored
 from onefold.record import keys
@@ -242,6 +243,14 @@ def test_an_event_with_many_dotted_names_is_matched_in_linear_time(others: str) 
         assert not filters.keep(f"{{{others}{fields}}}")
 
     assert grows_linearly(kept, ".", 20_000)
+
+
+def test_dotted_names_are_split_once_for_all_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    split: list[object] = []
+    monkeypatch.setattr(patterns, "undotted", lambda fields: split.append(fields) or undotted(fields))
+    filters = compile_filters([json.dumps({"body": {"$or": [{f"a{number}": {"b": [1]}} for number in range(100)]}})])
+    assert filters.keep('{"a98.b":2,"a99.b":1,"a0.b":2}')
+    assert len(split) <= 4  # the event, and its three inner objects
 
 
 def test_names_with_dots_that_meet_are_one_object() -> None:

@@ -55,16 +55,32 @@ class Pattern(Struct, frozen=True, eq=False):
     absent: tuple[tuple[tuple[str, ...], Leaf], ...]
 
 
+class SplitNames:
+    """The objects of one event with their names split at the first dot, each object once, however many nodes look at it."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Mapping[str, object], Mapping[str, object]]] = {}  # by id, with the object itself
+
+    def of(self, fields: Mapping[str, object]) -> Mapping[str, object]:
+        """As `undotted`."""
+        if not fields:
+            return fields
+        known = self._made.get(id(fields))
+        if known is None:
+            known = self._made[id(fields)] = (fields, undotted(fields))
+        return known[1]
+
+
 class EventView(Struct, frozen=True, gc=False):
     """An event, examined once before it is matched with any number of patterns.
 
     Args:
         value: the event's JSON value.
-        dotted: whether an object in it has a name with a dot.
+        dotted: its objects with split names; None if no object in it has a name with a dot.
     """
 
     value: object
-    dotted: bool
+    dotted: SplitNames | None
 
 
 # ---------------------------------------------------------------------------------------------------------- compiling
@@ -188,7 +204,7 @@ def view_of(value: object) -> EventView:
         elif isinstance(one, list):
             below = one
         waiting.extend(inner for inner in below if isinstance(inner, dict | list))
-    return EventView(value, dotted)
+    return EventView(value, SplitNames() if dotted else None)
 
 
 def matches(pattern: Pattern, event: EventView) -> bool:
@@ -206,7 +222,7 @@ def absent_in(pattern: Pattern, event: EventView) -> frozenset[Leaf]:
 _NONE: Final[frozenset[Leaf]] = frozenset()
 
 
-def holds(node: Node, value: object, absent: frozenset[Leaf], dotted: bool) -> bool:
+def holds(node: Node, value: object, absent: frozenset[Leaf], dotted: SplitNames | None) -> bool:
     """Whether `value` has what the node requires.
 
     Args:
@@ -222,7 +238,7 @@ def holds(node: Node, value: object, absent: frozenset[Leaf], dotted: bool) -> b
     if node.fields:
         fields: Mapping[str, object] = value if isinstance(value, dict) else {}
         if dotted:
-            fields = undotted(fields)
+            fields = dotted.of(fields)
         for name, below in node.fields:
             if not holds(below, fields.get(name, ABSENT), absent, dotted):
                 return False
@@ -268,7 +284,7 @@ def _exists(event: EventView, path: Sequence[str]) -> bool:
         below: list[object] = []
         for one in elements(found):
             if isinstance(one, dict):
-                fields = undotted(one) if event.dotted else one
+                fields = event.dotted.of(one) if event.dotted else one
                 if name in fields:
                     below.append(fields[name])
         found = below
@@ -381,12 +397,14 @@ class Mismatch(Struct, frozen=True):
 def mismatches(pattern: Pattern, event: EventView) -> list[Mismatch]:
     """What does not match, in the order of the pattern; empty if the event matches."""
     if not isinstance(event.value, dict | list):
-        event = EventView({}, False)
+        event = EventView({}, None)
     absent = absent_in(pattern, event)
     return list(_walk(pattern.root, event.value, absent, event.dotted, "$"))
 
 
-def _walk(node: Node, value: object, absent: frozenset[Leaf], dotted: bool, path: str) -> Iterator[Mismatch]:
+def _walk(
+    node: Node, value: object, absent: frozenset[Leaf], dotted: SplitNames | None, path: str
+) -> Iterator[Mismatch]:
     if holds(node, value, absent, dotted):
         return
     if isinstance(value, list):
@@ -397,7 +415,7 @@ def _walk(node: Node, value: object, absent: frozenset[Leaf], dotted: bool, path
         yield Mismatch(path, f"one of {leaf.text}", _found(value))
     fields: Mapping[str, object] = value if isinstance(value, dict) else {}
     if dotted:
-        fields = undotted(fields)
+        fields = dotted.of(fields)
     for name, below in node.fields:
         yield from _walk(below, fields.get(name, ABSENT), absent, dotted, f"{path}.{name}")
     for group in node.ors:
@@ -406,7 +424,9 @@ def _walk(node: Node, value: object, absent: frozenset[Leaf], dotted: bool, path
             yield Mismatch(path, "one of its $or", f"none holds: {'; '.join(str(one) for one in first)}")
 
 
-def _walk_list(node: Node, value: list[object], absent: frozenset[Leaf], dotted: bool, path: str) -> Iterator[Mismatch]:
+def _walk_list(
+    node: Node, value: list[object], absent: frozenset[Leaf], dotted: SplitNames | None, path: str
+) -> Iterator[Mismatch]:
     """Why an array does not match: the reasons of its only element, or that none of several fits."""
     several = list(elements(value))
     if len(several) == 1:

@@ -28,7 +28,7 @@ from msgspec import Struct
 from onefold import duration, errors, limits
 from onefold.duration import Duration
 from onefold.events.operators import ANY, Sign, double, sign_of
-from onefold.events.patterns import Node, Pattern, compile_pattern, elements, matches, undotted, view_of
+from onefold.events.patterns import Node, Pattern, SplitNames, compile_pattern, elements, matches, view_of
 from onefold.events.transform import InputTransformer, Path, Transformation, compile_path, compile_transformation
 from onefold.options import Queue
 
@@ -341,13 +341,13 @@ class _Shelf:
                 found.update(filed.get(("prefix", value[:length]), ()))
 
 
-def _collect(shelf: _Shelf, value: object, dotted: bool, found: set[int]) -> None:
+def _collect(shelf: _Shelf, value: object, dotted: SplitNames | None, found: set[int]) -> None:
     if isinstance(value, list):
         for one in elements(value):
             _collect(shelf, one, dotted, found)
     elif isinstance(value, dict):
         if shelf.below:
-            fields = undotted(value) if dotted else value
+            fields = dotted.of(value) if dotted else value
             few, many = (fields, shelf.below) if len(fields) < len(shelf.below) else (shelf.below, fields)
             for name in few:
                 if name in many:
