@@ -24,7 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from onefold import errors, forks
+from onefold import (  # noqa: F401 - errors in a payload are named even when no descriptor is left to load their module
+    errors,
+    forks,
+    payload_defaults,
+    payload_errors,
+)
 from onefold.interrupts import ignored, let_through
 from onefold.options import WorkerSettings
 from onefold.runner.context import watch_pools
