@@ -1,7 +1,7 @@
-"""Functions of the files that were read, what each may call, and what its parameters are for those who call it.
+"""The functions of the files that were read: which functions each can call, and what callers pass to its parameters.
 
-A parameter has a role (an event, a record, a key with a message's id) only if every call that was found gives it that.
-Never here: rules, and which function is a handler. Invariant: following is bounded in rounds, functions and depth.
+A parameter has a role (an event, a record, a key with a message's id) only if every call found passes that value.
+Never here: rules, or which function is a handler. Invariant: rounds, functions and depth are bounded.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Sites = list[tuple[ast.Call, "Unit"]]
 
 
 class Unit:
-    """A function, or the top level of a module, with the nodes that are its own.
+    """A function, or the top level of a module, with its nodes, without those of functions inside it.
 
     Attributes:
-        name: dotted below the module, "" for the top level. id: the module's file name and that.
+        name: dotted path inside the module, "" for the top level. id: the module's path and the name.
     """
 
     def __init__(self, node: FunctionNode | ast.Module, module: Module) -> None:
@@ -38,7 +38,7 @@ class Unit:
 
     @property
     def parameters(self) -> list[str]:
-        """Names of the parameters that take arguments by position; of a method without the first."""
+        """The names of the positional parameters; for a method, without the first."""
         if isinstance(self.node, ast.Module):
             return []
         names = [one.arg for one in (*self.node.args.posonlyargs, *self.node.args.args)]
@@ -46,13 +46,13 @@ class Unit:
         return names[1:] if self.is_method and not is_static else names
 
     def calls(self) -> Iterator[ast.Call]:
-        """The calls in it, in the order of the text."""
+        """Its calls, in source order."""
         found = [one for one in self.nodes if isinstance(one, ast.Call)]
         yield from sorted(found, key=lambda one: (one.lineno, one.col_offset))
 
 
 class CallGraph:
-    """The units of some modules, and how they call one another.
+    """The units of some modules and the calls between them.
 
     Attributes:
         units: by their nodes.
@@ -68,12 +68,12 @@ class CallGraph:
                     self.units[node] = Unit(node, module)
 
     def unit(self, node: ast.AST | None, module: Module) -> Unit | None:
-        """The unit of an expression that is a function of a file that was read."""
+        """The unit that an expression refers to; None if it is not a function of a file that was read."""
         found = self.values.function(node, module)
         return None if found is None else self.units.get(found[0])
 
     def called(self, unit: Unit) -> list[Unit]:
-        """The units that one may call: whatever function is named in it, and functions inside it."""
+        """The units that a unit can call: every function that is named in it, and the functions inside it."""
         known = self._called.get(unit.node)
         if known is None:
             known = self._called[unit.node] = []
@@ -93,7 +93,7 @@ class CallGraph:
         return self.units.get(value.of) if value.kind == "function" else None
 
     def reach(self, unit: Unit) -> list[Unit]:
-        """A unit and what it may call, directly or through others, the nearest first; bounded in steps and functions."""
+        """A unit and what it can call, directly or indirectly, the nearest first; steps and functions are bounded."""
         found, nearest = {unit: None}, [unit]
         for _ in range(STEPS_MAX):
             nearest = [one for caller in nearest for one in self.called(caller) if one not in found]
@@ -103,10 +103,11 @@ class CallGraph:
         return list(found)[:REACH_MAX]
 
     def spread(self, initial: Roles, handed: Sequence[tuple[Unit, int, Value]]) -> None:
-        """Say what parameters are: those of `initial`, and what calls give to others.
+        """Set what parameters are: first those that are known, then what calls pass to other parameters.
 
         Args:
-            handed: what a library gives to a parameter of a function, by its index: a batch processor a record.
+            initial: the known parameters.
+            handed: what a library passes to a parameter, by its index; a batch processor passes a record.
         """
         self.values.give(dict(initial))
         self._called.clear()
@@ -134,7 +135,7 @@ class CallGraph:
         return {key: value for key, value in found.items() if value != UNKNOWN}
 
     def _given(self, call: ast.Call, caller: Unit) -> Iterator[tuple[Unit, str, Value]]:
-        """Parameters with what one call gives them: f(x), executor.submit(f, x), executor.map(f, xs), map(f, xs)."""
+        """The parameters that one call sets, and their values: f(x), pool.submit(f, x), pool.map(f, xs), map(f, xs)."""
         module, arguments = caller.module, call.args
         callee = self.unit(call.func, module)
         how = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
@@ -159,7 +160,7 @@ def _of_iterable(value: Value) -> Value:
 
 
 def _last(call: ast.Call) -> set[str]:
-    """The names by which a call may lead to a function: its own last one, and those of what it hands over first."""
+    """The names under which a call can reach a function: of the callee, and of the first argument."""
     found = set()
     for one in (call.func, *call.args[:1]):
         found.add(one.attr if isinstance(one, ast.Attribute) else one.id if isinstance(one, ast.Name) else "")

@@ -1,8 +1,8 @@
-"""Which files are to be read: those that were named, and in directories what may be a template or matter in Python.
+"""Finds the files to read: the files that were named, and in directories possible templates and Python that uses queues.
 
-What git ignores is left out, and of directories without git hidden folders and installed packages. Tests are left out too
-unless they are named: they do on purpose what rules report.
-Never here: reading a file as what it is. Invariant: counts and sizes are bounded.
+Files that git ignores are left out; without git, so are hidden folders and installed packages. Tests are left out unless
+they are named, because they do on purpose what rules report.
+Never here: parsing. Invariant: the number of files, and the part of each that is searched, are bounded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OF_TESTS: Final = re.compile(r"^(?:test_.*|.*_test|conftest)\.py$")
 
 
 class Candidate(Struct, frozen=True):
-    """A file to read. `root`: the folder above which no import is followed. `is_named`: itself, and not by its directory."""
+    """A file to read. `root`: imports are not followed above it. `is_named`: it was named itself, not its directory."""
 
     path: Path
     root: Path
@@ -42,7 +42,7 @@ class Candidate(Struct, frozen=True):
 
     @property
     def is_python(self) -> bool:
-        """Whether it is Python by its name."""
+        """Whether its name ends in .py."""
         return self.path.suffix == PYTHON
 
 
@@ -70,7 +70,7 @@ def candidates(paths: Sequence[Path]) -> Iterator[Candidate]:
 
 
 def _package_root(path: Path) -> Path:
-    """The folder that a file's imports begin in: above the packages that it is in."""
+    """The folder where a file's absolute imports start: the one above its packages."""
     folder = path.parent
     for _ in range(FOLDERS_MAX):
         if not (folder / "__init__.py").is_file():

@@ -1,13 +1,13 @@
-"""From paths to findings: what is read of templates and Python, what the rules find in it, and what was suppressed.
+"""From paths to findings: read templates and Python, apply the rules, and mark suppressed findings.
 
 A finding is suppressed by a comment on its line, or alone on the line above, or by the resource's metadata:
 
     VisibilityTimeout: 30   # onefold: ignore[DUP002] the function is bounded to 2 s, until=2027-03-01
     Metadata: {onefold: {ignore: [{id: DUP002, reason: the function is bounded to 2 s}]}}
 
-Never here: rules, and which files a directory has (candidates.py). Invariants: a file that was named and cannot be read is
-reported, and so is broken Python; a file that was found and is no template is passed over. A suppression needs a reason, and
-one whose day is over suppresses nothing.
+Never here: rules, searching directories (candidates.py). Invariants: a named file that cannot be read is reported, and so
+is a Python file that cannot be parsed; a file found in a directory that is not a template is ignored. A suppression needs a
+reason, and has no effect after its last day.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COMMENT: Final = re.compile(r"#\s*onefold:\s*ignore\[([A-Z0-9, ]{1,200})\]([^#\
 
 
 class Unread(Struct, frozen=True):
-    """A file that could not be checked, and why. `is_named`: it was named itself, and not found in a directory."""
+    """A file that could not be checked, and why. `is_named`: it was named, and not found in a directory."""
 
     file: str
     why: str
@@ -49,8 +49,8 @@ class Unread(Struct, frozen=True):
 class Checked(Struct, frozen=True, kw_only=True):
     """The result. `findings` in the order of files and lines; those that are suppressed carry the reason.
 
-    `files`: templates and plans. `apps`, `accounts`: documents that were read elsewhere. `python_files`: also those that
-    templates and imports led to.
+    `files`: templates and plans. `apps`, `accounts`: documents from the caller. `python_files`: also those that templates
+    and imports led to.
     """
 
     files: tuple[str, ...]
@@ -82,16 +82,16 @@ def check(
     texts: Mapping[Path, str] | None = None,
     preview: bool = False,
 ) -> Checked:
-    """What the rules find in the templates and Python files under some paths.
+    """Apply rules to the templates and Python files under some paths.
 
     Args:
-        paths: files, or directories, in which CloudFormation and SAM templates and Python files are looked for; what git
-            ignores is left out. Handlers that a template names are read with it, and what these import.
+        paths: files, or directories, which are searched for CloudFormation and SAM templates and Python files, except
+            those that git ignores. The handlers that a template names, and the files that these import, are read too.
         today: for suppressions with an end.
         parameters: of the templates, over their defaults.
-        documents: resources that were read elsewhere, by what they are called: an app `shop:app`, `aws://eu-west-1`.
-        texts: of templates that are to say something else than their files do.
-        preview: report also what may still be wrong.
+        documents: resources that the caller has read, by name: of an app `shop:app`, of `aws://eu-west-1`.
+        texts: contents of templates to use instead of their files.
+        preview: also report findings that may still be wrong.
 
     Raises:
         UsageError: a path that is not there; a directory with too many candidates.
@@ -186,7 +186,7 @@ class _Checking:
                 yield from rule.joined(joined)
 
     def _worded(self, finding: Finding, document: Document) -> Finding:
-        """A finding whose fix says what a property is called where the document comes from, and edits no generated file."""
+        """The finding with the names for properties that the document's source has, and without edits of generated files."""
         fix = finding.fix
         if fix is not None and document.is_generated:
             fix = replace(fix, edits=())
@@ -197,7 +197,7 @@ class _Checking:
         return replace(finding, fix=replace(fix, description=f"{fix.description} Here {', '.join(said)}."))
 
     def _in_order(self, findings: Iterable[Finding]) -> dict[tuple[object, ...], Finding]:
-        """By file and line, each once, by what it is told apart by."""
+        """The findings by file and line, without duplicates."""
         kept = [one for one in findings if self._preview or not one.is_preview]
         kept.sort(key=lambda one: (one.source.file, one.source.start_line, one.rule))
         return {(one.rule, one.source, one.message): one for one in kept}
@@ -205,7 +205,7 @@ class _Checking:
     def _suppressed(
         self, found: Iterable[Finding], document: Document | None, texts: Mapping[str, str]
     ) -> Iterator[Finding]:
-        """The findings, with the reasons beside them; of a document that was made from Python also those in its file."""
+        """The findings, those that are suppressed with the reason."""
         lines: dict[str, list[str]] = {}
         for one in found:
             file = one.source.file
@@ -221,7 +221,7 @@ class _Checking:
 
 
 def beside(finding: Finding, lines: Sequence[str], today: date) -> str | None:
-    """The reason of a comment on a finding's line, or alone on the line above."""
+    """The reason in a comment on the line of a finding, or alone on the line above."""
     number = finding.source.start_line
     for place in (number, number - 1):
         line = lines[place - 1] if 1 <= place <= len(lines) else ""

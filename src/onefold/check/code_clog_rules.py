@@ -30,8 +30,8 @@ def one_group_for_all(code: Code) -> Iterator[Finding]:
         yield Finding(
             rule="CLG001",
             severity="info",
-            message=f"{name_of(call.function)} sends everything in the message group {group.constant!r:.60}: a FIFO queue"
-            " hands out one batch of a group at a time, and a message that fails holds up all others.",
+            message=f"{name_of(call.function)} sends every message in the message group {group.constant!r:.60}: a FIFO queue"
+            " delivers one batch of a group at a time, and a message that fails blocks all others.",
             source=group.source,
             resource=name_of(call.function),
             property_path="MessageGroupId",
@@ -52,14 +52,15 @@ def long_and_silent(code: Code) -> Iterator[Finding]:
         yield Finding(
             rule="CLG004",
             severity="warning",
-            message=f"{name_of(call.function)} hides a message for {seconds:,} s and never extends that: when the process"
-            " dies, nobody works on the message for that long.",
+            message=f"{name_of(call.function)} receives with a visibility timeout of {seconds:,} s and never extends it: if"
+            " the process dies, the message stays hidden for that long.",
             source=given.source,
             resource=name_of(call.function),
             property_path="VisibilityTimeout",
-            arithmetic=(f"a crash right after the receive: {seconds:,} s until the next",),
+            arithmetic=(f"crash right after the receive: {seconds:,} s until the next delivery",),
             fix=Fix(
-                "Receive for a minute, and extend it with change_message_visibility while the work runs.", "unsafe"
+                "Use a short visibility timeout, and extend it with change_message_visibility while the work runs.",
+                "unsafe",
             ),
         )
 
@@ -70,23 +71,21 @@ def sends_to_own_queue(joined: Joined) -> Iterator[Finding]:
         if mapping.function is None or mapping.queue is None or joined.allows_loops(mapping.function):
             continue
         for call in handler.calls:
-            if (
-                call.operation not in {"send_message", "send_message_batch"}
-                or joined.queue_of(call, mapping) is not mapping.queue
-            ):
+            is_send = call.operation in {"send_message", "send_message_batch"} and not call.is_entry
+            if not is_send or joined.queue_of(call, mapping) is not mapping.queue:
                 continue
             yield Finding(
                 rule="CLG008",
                 severity="warning",
-                message=f"{name_of(call.function)} sends to {mapping.queue.name}, which {mapping.function.name} receives"
-                f" from: after some {LOOPS_MAX} rounds Lambda takes it for a loop and stops it.",
+                message=f"{name_of(call.function)} sends to {mapping.queue.name}, the queue that {mapping.function.name}"
+                f" receives from: after about {LOOPS_MAX} rounds Lambda's loop detection stops it.",
                 source=call.source,
                 resource=name_of(call.function),
                 property_path="QueueUrl",
-                arithmetic=(f"round {LOOPS_MAX + 1} is not invoked",),
+                arithmetic=(f"about {LOOPS_MAX} rounds, then no further invocation",),
                 related=(Related(mapping.source, mapping.name, f"receives from {mapping.queue.name}"),),
                 fix=Fix(
-                    "Let the message fail and be retried, or set RecursiveLoop: Allow when the loop ends by itself.",
+                    "Let the message fail so that it is retried, or set RecursiveLoop: Allow if the loop ends by itself.",
                     "unsafe",
                 ),
             )
@@ -103,13 +102,13 @@ def delay_over_the_limit(code: Code) -> Iterator[Finding]:
             yield Finding(
                 rule="CLG009",
                 severity="error",
-                message=f"{name_of(call.function)} sends with a delay of {seconds:,} s: SQS takes {DELAY_MAX_S} s at most"
-                " and refuses the message.",
+                message=f"{name_of(call.function)} sends with a delay of {seconds:,} s, but SQS accepts at most"
+                f" {DELAY_MAX_S} s and refuses the message.",
                 source=given.source,
                 resource=name_of(call.function),
                 property_path="DelaySeconds",
                 arithmetic=(f"{seconds:,} > {DELAY_MAX_S}",),
-                fix=Fix("Use a schedule of EventBridge Scheduler that runs once.", "unsafe"),
+                fix=Fix("Use a one-time schedule of EventBridge Scheduler.", "unsafe"),
             )
     if len({one.seconds for one in code.timeouts}) != 1:
         return
@@ -119,8 +118,8 @@ def delay_over_the_limit(code: Code) -> Iterator[Finding]:
             yield Finding(
                 rule="CLG009",
                 severity="error",
-                message=f"{name_of(one.function)} sends a task that waits {one.seconds:,} s, and the broker gives it to"
-                f" another worker after {timeout.seconds:,} s: it runs once for each of them.",
+                message=f"{name_of(one.function)} sends a task with a countdown of {one.seconds:,} s, but the broker"
+                f" redelivers it after {timeout.seconds:,} s (visibility_timeout): the task runs once for each delivery.",
                 source=one.source,
                 resource=name_of(one.function),
                 property_path="countdown",
@@ -128,7 +127,7 @@ def delay_over_the_limit(code: Code) -> Iterator[Finding]:
                 related=(
                     Related(timeout.source, "broker_transport_options", f"visibility_timeout: {timeout.seconds:,} s"),
                 ),
-                fix=Fix("Raise visibility_timeout over the longest countdown, or use a schedule.", "unsafe"),
+                fix=Fix("Raise visibility_timeout above the longest countdown, or use a schedule.", "unsafe"),
             )
 
 
@@ -138,18 +137,18 @@ def durable_waits_behind_mapping(code: Code) -> Iterator[Finding]:
         for source, what, seconds in handler.durable.waits if handler.durable is not None else ():
             if seconds is not None and seconds <= MAPPED_EXECUTION_MAX_S:
                 continue
-            how_long = "without an end" if seconds is None else f"{seconds:,} s"
+            how_long = "without a timeout" if seconds is None else f"{seconds:,} s"
             yield Finding(
                 rule="CLG010",
                 severity="error" if seconds is not None and what == "wait" else "warning",
-                message=f"{handler.name} is durable, gets its messages from a queue, and waits {how_long}: the mapping waits"
-                f" {MAPPED_EXECUTION_MAX_S} s for the whole execution, then the message is delivered again.",
+                message=f"{handler.name} is a durable function behind a queue and waits {how_long}: the mapping waits at"
+                f" most {MAPPED_EXECUTION_MAX_S} s for the whole execution, and then the message is delivered again.",
                 source=source,
                 resource=handler.name,
                 property_path=what,
                 arithmetic=(f"{how_long} > {MAPPED_EXECUTION_MAX_S} s",),
                 fix=Fix(
-                    "Let a small function take the message and start the durable one by its name, asynchronously.",
+                    "Receive with a small function that invokes the durable one asynchronously, with an execution name.",
                     "unsafe",
                 ),
             )

@@ -21,9 +21,9 @@ from onefold.check.model import inserted
 IN_WORDS: Final = {
     "message-id": "the message's id",
     "receipt-handle": "the receipt handle",
-    "receive-count": "how often it was received",
+    "receive-count": "the receive count",
     "request-id": "the invocation's id",
-    "random": "something random",
+    "random": "a random value",
     "time": "the time",
 }
 SEND_S: Final = 1.0  # ours: a send that takes longer is not rare
@@ -58,18 +58,16 @@ def never_answers(joined: Joined) -> Iterator[Finding]:
         yield Finding(
             rule="DUP005",
             severity="error" if hides else "warning",
-            message=f"{mapping.name} asks which messages of a batch failed, and {handler.name} never says so: "
+            message=f"{mapping.name} has ReportBatchItemFailures, but {handler.name} never returns batchItemFailures: "
             + (
-                "what it catches counts as done, and the message is deleted."
+                "a message whose exception it catches counts as processed and is deleted."
                 if hides
-                else f"one message that fails brings back all {batch_size}."
+                else f"one failed message brings back the whole batch of up to {batch_size}."
             ),
             source=mapping.source,
             resource=mapping.name,
             property_path=f"{mapping.facts.location.path}.FunctionResponseTypes",
-            arithmetic=(
-                "nothing that the handler returns has batchItemFailures: Lambda takes the whole batch as done",
-            ),
+            arithmetic=("without batchItemFailures in the response, Lambda treats the whole batch as processed",),
             related=(_of_handler(handler, "returns no batchItemFailures"),),
             fix=Fix(
                 'Return {"batchItemFailures": [{"itemIdentifier": ...}]} with the ids of failed messages.', "unsafe"
@@ -90,12 +88,12 @@ def nobody_reads_answer(joined: Joined) -> Iterator[Finding]:
         yield Finding(
             rule="DUP006",
             severity="error",
-            message=f"{handler.name} returns the ids of failed messages, and {mapping.name} does not ask for them: Lambda"
-            " takes the batch as done and deletes the messages that failed.",
+            message=f"{handler.name} returns the ids of failed messages, but {mapping.name} does not have"
+            " ReportBatchItemFailures: Lambda ignores them and deletes the failed messages with the rest of the batch.",
             source=mapping.source,
             resource=mapping.name,
             property_path=f"{mapping.facts.location.path}.FunctionResponseTypes",
-            arithmetic=("a handler that returns has succeeded, unless the mapping has ReportBatchItemFailures",),
+            arithmetic=("without ReportBatchItemFailures, a batch whose handler returns counts as processed",),
             related=(_of_handler(handler, "returns batchItemFailures"),),
             fix=Fix("Add FunctionResponseTypes: [ReportBatchItemFailures].", "safe", edits),
         )
@@ -109,15 +107,15 @@ def key_of_a_delivery(code: Code) -> Iterator[Finding]:
     for key in keys.values():
         if key.is_whole:
             yield _key(
-                key, "error", "which has the receipt handle and the receive count in it: no two deliveries are equal."
+                key, "error", "which includes the receipt handle and the receive count: no two deliveries are equal."
             )
         elif worst := sorted(key.origins & _EACH_DELIVERY):
-            yield _key(key, "error", f"which has {IN_WORDS[worst[0]]} in it: each delivery has another one.")
+            yield _key(key, "error", f"which contains {IN_WORDS[worst[0]]}: each delivery has a different one.")
         elif "message-id" in key.origins:
-            yield _key(
-                key, "warning",
-                "the message's id: a message that was sent twice, or redriven from a dead-letter queue, has another one.",
-            )  # fmt: skip
+            why = (
+                "the message's id: a message that is sent twice, or redriven from a dead-letter queue, gets a new one."
+            )
+            yield _key(key, "warning", why)
 
 
 def _key(key: Key, severity: Severity, why: str) -> Finding:
@@ -128,8 +126,8 @@ def _key(key: Key, severity: Severity, why: str) -> Finding:
         source=key.source,
         resource=name_of(key.function),
         property_path="key",
-        arithmetic=("same work, other key: it is done again",),
-        fix=Fix("Make the key from what the message is about, such as the order's id in its body.", "unsafe"),
+        arithmetic=("same work, different key: the work is done again",),
+        fix=Fix("Derive the key from the work itself, for example from the order id in the body.", "unsafe"),
     )
 
 
@@ -154,8 +152,8 @@ def records_expire_early(joined: Joined) -> Iterator[Finding]:
             yield Finding(
                 rule="DUP008",
                 severity="error" if soon else "warning",
-                message=f"{name_of(one.function)} remembers a message for {one.life_s:,} s, and {queue.name} may deliver it"
-                f" again for {needed_s:,} s: after that it is done again.",
+                message=f"{name_of(one.function)} keeps its idempotency records for {one.life_s:,} s, but {queue.name} can"
+                f" deliver a message again for {needed_s:,} s: after that the work is done again.",
                 source=one.life,
                 resource=name_of(one.function),
                 property_path="expires_after_seconds",
@@ -175,18 +173,18 @@ def claim_is_never_released(code: Code) -> Iterator[Finding]:
         yield Finding(
             rule="DUP009",
             severity="error",
-            message=f"{name_of(claim.function)} notes a message as done before it is: when {claim.effect_text} fails, the"
-            " next delivery finds the record and is passed over, and the work is never done.",
+            message=f"{name_of(claim.function)} records a message as processed before it does the work: if"
+            f" {claim.effect_text} fails, the next delivery finds the record and skips the message: the work is never done.",
             source=claim.source,
             resource=name_of(claim.function),
             property_path="claim",
-            arithmetic=("claim, fail, receive again: duplicate, delete",),
+            arithmetic=("claim, failure, next delivery: treated as a duplicate and deleted",),
             related=(
-                Related(claim.effect, name_of(claim.function), "may fail"),
-                Related(claim.skip, name_of(claim.function), "a second delivery ends here"),
+                Related(claim.effect, name_of(claim.function), "if this fails"),
+                Related(claim.skip, name_of(claim.function), "the next delivery is skipped here"),
             ),
             fix=Fix(
-                "Take the record away when the work fails, or write it with a state and an end that a retry checks.",
+                "Delete the record when the work fails, or give it a state and an expiry that a retry checks.",
                 "unsafe",
             ),
         )
@@ -201,28 +199,30 @@ def idempotency_without_context(code: Code) -> Iterator[Finding]:
             yield Finding(
                 rule="DUP010",
                 severity="warning",
-                message=f"{name_of(one.function)} is idempotent without the Lambda context: a run that times out leaves a"
-                " record that is in progress without an end, and every retry is refused until the record expires.",
+                message=f"{name_of(one.function)} uses idempotency without the Lambda context: a run that times out leaves a"
+                " record that stays in progress, and every retry is refused until the record expires.",
                 source=one.source,
                 resource=name_of(one.function),
                 property_path="register_lambda_context",
                 arithmetic=(
-                    f"it expires after {one.life_s:,} s" if one.life_s is not None else "it expires when its life ends",
+                    f"the record expires after {one.life_s:,} s"
+                    if one.life_s is not None
+                    else "the record expires later",
                 ),
-                related=(_of_handler(handler, "does not register its context"),),
-                fix=Fix("Call config.register_lambda_context(context) first in the handler.", "unsafe"),
+                related=(_of_handler(handler, "registers no Lambda context"),),
+                fix=Fix("Call config.register_lambda_context(context) at the start of the handler.", "unsafe"),
             )
         for race in handler.races:
             yield Finding(
                 rule="DUP010",
                 severity="warning",
-                message=f"{name_of(race.function)} looks for a record and writes it later without a condition: of two"
-                " deliveries at the same time both find nothing, and both do the work.",
+                message=f"{name_of(race.function)} checks for a record and writes it later without a condition: two"
+                " concurrent deliveries both find no record, and both do the work.",
                 source=race.source,
                 resource=name_of(race.function),
                 property_path="ConditionExpression",
-                related=(Related(race.check, name_of(race.function), "finds nothing in both"),),
-                fix=Fix('Write it first, with ConditionExpression="attribute_not_exists(...)".', "unsafe"),
+                related=(Related(race.check, name_of(race.function), "both deliveries find no record here"),),
+                fix=Fix('Write the record first, with ConditionExpression="attribute_not_exists(...)".', "unsafe"),
                 is_preview=True,
             )
 
@@ -235,12 +235,12 @@ def lock_ends_by_ttl(code: Code) -> Iterator[Finding]:
         yield Finding(
             rule="DUP012",
             severity="warning",
-            message=f"{name_of(lock.function)} ends a lock by its attribute {lock.attribute} after {lock.seconds:,} s."
-            " DynamoDB deletes such items within days, and until then the lock is held.",
+            message=f"{name_of(lock.function)} relies on the TTL attribute {lock.attribute} to release a lock after"
+            f" {lock.seconds:,} s. DynamoDB deletes expired items within a few days, and until then the lock is held.",
             source=lock.source,
             resource=name_of(lock.function),
             property_path=lock.attribute,
-            arithmetic=(f"{lock.seconds:,} s as written, up to some days as deleted",),
+            arithmetic=(f"intended: {lock.seconds:,} s; actual: up to a few days",),
             fix=Fix(
                 f"Compare the time in the condition: attribute_not_exists(...) OR {lock.attribute} < :now.", "unsafe"
             ),
@@ -257,13 +257,13 @@ def random_deduplication(code: Code) -> Iterator[Finding]:
         yield Finding(
             rule="DUP013",
             severity="warning",
-            message=f"{name_of(call.function)} sends with a deduplication id that has {IN_WORDS[found[0]]} in it: when its"
-            " own message is delivered again, the queue takes the second send as a new message.",
+            message=f"{name_of(call.function)} sends with a deduplication id that contains {IN_WORDS[found[0]]}: when its"
+            " own message is delivered again, the queue accepts the second send as a new message.",
             source=given.source,
             resource=name_of(call.function),
             property_path="MessageDeduplicationId",
-            arithmetic=(f"{given.text}: another one in each delivery",),
-            fix=Fix("Make it from what the message is about.", "unsafe"),
+            arithmetic=(f"{given.text} is different in each delivery",),
+            fix=Fix("Derive it from the work itself.", "unsafe"),
         )
 
 
@@ -288,13 +288,13 @@ def content_that_changes(joined: Joined) -> Iterator[Finding]:
             yield Finding(
                 rule="DUP013",
                 severity="warning",
-                message=f"{queue.name} deduplicates by content, and {name_of(call.function)} sends a body that has"
-                f" {IN_WORDS[found[0]]} in it: a second send of the same work is a new message.",
+                message=f"{queue.name} deduplicates by content, but {name_of(call.function)} sends a body that contains"
+                f" {IN_WORDS[found[0]]}: when the same work is sent again, the queue accepts it as a new message.",
                 source=body.source,
                 resource=name_of(call.function),
                 property_path="MessageBody",
                 related=(Related(queue.source, queue.name, "ContentBasedDeduplication"),),
-                fix=Fix("Give a MessageDeduplicationId made from what the message is about.", "unsafe"),
+                fix=Fix("Pass a MessageDeduplicationId derived from the work itself.", "unsafe"),
             )
 
 
@@ -305,12 +305,16 @@ def executions_without_name(code: Code) -> Iterator[Finding]:
             continue
         name = call.arguments.get("name")
         if name is None and call.lacks("name"):
-            yield _execution(call, None, "error", "without a name: each delivery of a message starts another one.")
+            yield _execution(
+                call, None, "error", "without a name: each delivery of a message starts another execution."
+            )
         elif name is not None and (found := sorted(name.origins & _EACH_DELIVERY)):
-            why = f"with a name that has {IN_WORDS[found[0]]} in it: each delivery of a message starts another one."
+            why = (
+                f"with a name that contains {IN_WORDS[found[0]]}: each delivery of a message starts another execution."
+            )
             yield _execution(call, name, "error", why)
         elif name is not None and "message-id" in name.origins:
-            why = "named by the message's id: a message that was sent twice, or redriven, starts another one."
+            why = "named by the message's id: a message that is sent twice, or redriven, starts another execution."
             yield _execution(call, name, "warning", why)
 
 
@@ -322,8 +326,8 @@ def _execution(call: Call, name: Argument | None, severity: Severity, why: str) 
         source=call.source if name is None else name.source,
         resource=name_of(call.function),
         property_path="name",
-        arithmetic=("StartExecution with a name that ran in the last 90 days starts nothing",),
-        fix=Fix("Give a name made from what the message is about, of at most 80 characters.", "unsafe"),
+        arithmetic=("StartExecution with a name used in the last 90 days does not start another execution",),
+        fix=Fix("Pass a name derived from the work itself, at most 80 characters.", "unsafe"),
     )
 
 
@@ -339,14 +343,14 @@ def durable_and_idempotent(code: Code) -> Iterator[Finding]:
         if durable.is_outside:
             severity: Severity = "error"
             why = (
-                "is idempotent around its durable execution: when that is resumed, it finds its own record in progress and"
-                " is refused, and never ends."
+                "applies idempotency outside its durable execution: when the execution resumes, it finds its own record in"
+                " progress, is refused, and never completes."
             )
         elif durable.waits:
             severity = "warning"
             why = (
-                "is durable and waits, and its record in progress ends with the first invocation: a duplicate that comes"
-                " later starts a second execution."
+                "is durable and waits, but its idempotency record is in progress only until the first invocation ends: a"
+                " duplicate that arrives later starts a second execution."
             )
         else:
             continue
@@ -357,8 +361,8 @@ def durable_and_idempotent(code: Code) -> Iterator[Finding]:
             source=durable.idempotent,
             resource=handler.name,
             property_path="idempotent",
-            related=(Related(durable.source, handler.name, "durable"),),
-            fix=Fix("Guard each step by what it is about instead, inside of it.", "unsafe"),
+            related=(Related(durable.source, handler.name, "durable execution"),),
+            fix=Fix("Apply idempotency inside each step instead, with a key derived from its work.", "unsafe"),
         )
 
 
@@ -367,13 +371,13 @@ def _steps(durable: Durable) -> Iterator[Finding]:
         yield Finding(
             rule="DUP016",
             severity="warning",
-            message=f"A step of {name_of(step.function)} runs at least once, and {step.effect_text} gives no key: when the"
-            " step's result is not stored, it is done again.",
+            message=f"A step of {name_of(step.function)} can run more than once, and {step.effect_text} passes no"
+            " idempotency key: if the step's result is not stored, the effect happens again.",
             source=step.source,
             resource=name_of(step.function),
             property_path="step",
-            related=(Related(step.effect, name_of(step.function), "done again"),),
-            fix=Fix("Give the other side a key made from what the step is about.", "unsafe"),
+            related=(Related(step.effect, name_of(step.function), "happens again"),),
+            fix=Fix("Pass an idempotency key derived from the step's work.", "unsafe"),
             is_preview=True,
         )
 
@@ -396,8 +400,8 @@ def slow_invocations(joined: Joined) -> Iterator[Finding]:
             yield Finding(
                 rule="DUP018",
                 severity="warning",
-                message=f"{name_of(call.function)} waits {call.read_timeout_s:g} s for {target.name}, which may run for"
-                f" {timeout_s} s: the SDK gives up, and invokes it again while it runs.",
+                message=f"{name_of(call.function)} waits {call.read_timeout_s:g} s for {target.name}, which can run for"
+                f" {timeout_s} s: the SDK times out and invokes it again while the first invocation still runs.",
                 source=call.source,
                 resource=name_of(call.function),
                 property_path="read_timeout",
@@ -408,7 +412,7 @@ def slow_invocations(joined: Joined) -> Iterator[Finding]:
                 related=(Related(target.timeout_s.source, target.name, f"Timeout: {timeout_s} s"),),
                 fix=Fix(
                     f'Give the client Config(read_timeout={timeout_s + 5}, retries={{"total_max_attempts": 1}}),'
-                    " or invoke it asynchronously.",
+                    " or invoke the function asynchronously.",
                     "unsafe",
                 ),
             )
@@ -417,7 +421,9 @@ def slow_invocations(joined: Joined) -> Iterator[Finding]:
 def impatient_sends(code: Code) -> Iterator[Finding]:
     """DUP018, for sends to SQS."""
     for call in code.calls:
-        is_send = call.service == "sqs" and call.operation in {"send_message", "send_message_batch"}
+        is_send = (
+            call.service == "sqs" and call.operation in {"send_message", "send_message_batch"} and not call.is_entry
+        )
         if not is_send or call.read_timeout_s is None or call.attempts is None:
             continue
         if call.read_timeout_s > SEND_S or call.attempts < 2 or not call.lacks("MessageDeduplicationId"):
@@ -425,12 +431,12 @@ def impatient_sends(code: Code) -> Iterator[Finding]:
         yield Finding(
             rule="DUP018",
             severity="warning",
-            message=f"{name_of(call.function)} waits {call.read_timeout_s:g} s for the answer to a send, and the SDK sends"
-            " again when it has not come: a standard queue then has the message twice.",
+            message=f"{name_of(call.function)} waits {call.read_timeout_s:g} s for the response to a send, and the SDK sends"
+            " again if none arrives: a standard queue then has the message twice.",
             source=call.source,
             resource=name_of(call.function),
             property_path="read_timeout",
             arithmetic=(f"read timeout {call.read_timeout_s:g} s, up to {call.attempts} attempts",),
-            fix=Fix("Wait longer: Config(read_timeout=10) or the default of 60 s.", "unsafe"),
+            fix=Fix("Raise the read timeout: Config(read_timeout=10), or the default of 60 s.", "unsafe"),
             is_preview=True,
         )

@@ -1,7 +1,7 @@
-"""What Python files say about handlers of queues, calls of AWS and idempotency keys, as plain values with positions.
+"""Facts from Python files: handlers of queues, AWS calls and idempotency keys, as plain values with positions.
 
-Never here: how code is read (collect_python.py and the modules beside it), or what to think of it. Invariants: a field says
-what holds for certain; what cannot be told from the files is None, "unknown" or left out, and no rule reports it.
+Never here: reading code (collect_python.py and the other collect modules), or rules. Invariant: a field states what is
+certain; what the files do not tell is None, "unknown" or left out, and no rule reports it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Argument(Struct, frozen=True):
     """An argument of a call.
 
     Attributes:
-        text: as it is written, shortened. constant: its value where it is one; None where it is not known.
-        origins: what is certainly in it. variable: the environment variable that it is.
+        text: the source text, shortened. constant: its value, if it is a constant; otherwise None.
+        origins: what its value certainly contains. variable: the environment variable that it is read from.
     """
 
     text: str
@@ -31,12 +31,13 @@ class Argument(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """A call of AWS through boto3.
+    """An AWS call through boto3.
 
     Attributes:
-        service, operation: as boto3 names them: `sqs`, `send_message`; a resource's calls have the client's names.
-        function: that makes the call. arguments: by AWS's names. is_complete: there are no others than these.
-        read_timeout_s: of the client; None: not known. attempts: how often the SDK tries; None: not known.
+        service, operation: boto3's names, such as `sqs` and `send_message`; calls of resources have the client's names.
+        function: the id of the unit that makes the call. arguments: by AWS's names. is_complete: all arguments are known.
+        read_timeout_s: of the client; None if not known. attempts: of the SDK in total; None if not known.
+        is_entry: an entry of a batch call.
     """
 
     service: str
@@ -47,14 +48,15 @@ class Call(Struct, frozen=True, kw_only=True):
     is_complete: bool
     read_timeout_s: float | None
     attempts: int | None
+    is_entry: bool = False
 
     @property
     def position(self) -> tuple[str, int, int]:
-        """What it is told apart by."""
+        """File, line and column, which identify the call."""
         return self.source.file, self.source.start_line, self.source.start_column
 
     def lacks(self, name: str) -> bool:
-        """Whether an argument is certainly not given."""
+        """Whether an argument is certainly missing."""
         return self.is_complete and name not in self.arguments
 
 
@@ -62,9 +64,9 @@ class Key(Struct, frozen=True, kw_only=True):
     """An idempotency key.
 
     Attributes:
-        what: whose it is, for a sentence: "Powertools' idempotency key". function: that uses it.
-        origins: what is certainly in it. is_whole: the whole event or record, with everything that a delivery adds.
-        is_for_partner: it is given to somebody else's service, and not kept.
+        what: the beginning of a sentence about it. function: the id of the unit that uses it. text: the source text.
+        origins: what it certainly contains. is_whole: it is the whole event or record, with the values of the delivery.
+        is_for_partner: it is passed to another service and not stored.
     """
 
     what: str
@@ -80,8 +82,8 @@ class Idempotency(Struct, frozen=True, kw_only=True):
     """A use of Powertools' idempotency: `@idempotent` or `@idempotent_function`.
 
     Attributes:
-        life_s: how long a record is kept; None: not known. has_context: `@idempotent` has the Lambda context itself.
-        life: where that is written, the decorator where it is the default.
+        life_s: how long a record is kept, in seconds; None if not known. life: where that is written, or the decorator.
+        has_context: the decorator registers the Lambda context itself, as `@idempotent` does.
     """
 
     source: Source
@@ -93,7 +95,7 @@ class Idempotency(Struct, frozen=True, kw_only=True):
 
 
 class Swallowed(Struct, frozen=True, kw_only=True):
-    """An `except` (source) that lets a message count as done that was not: nothing is raised, reported or kept."""
+    """An `except` or `suppress` after which a failed message counts as processed: nothing is raised, reported or stored."""
 
     source: Source
     function: str
@@ -101,10 +103,10 @@ class Swallowed(Struct, frozen=True, kw_only=True):
 
 
 class Deletion(Struct, frozen=True, kw_only=True):
-    """A message that is deleted whether or not its work was done: in a `finally`, or before the work.
+    """A deletion of a message that does not depend on its work: in a `finally`, or before the work.
 
     Attributes:
-        work: the first thing that is done with the message after a deletion that comes before the work.
+        work: for a deletion before the work, the first call that uses the message afterwards.
     """
 
     source: Source
@@ -115,10 +117,10 @@ class Deletion(Struct, frozen=True, kw_only=True):
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """A record that is written, once, before the work, and that nothing takes away when the work fails.
+    """A record that is written with a condition before the work, and that nothing deletes when the work fails.
 
     Attributes:
-        source: the conditional write. skip: where a later delivery is passed over. effect: the first thing done after it.
+        source: the conditional write. skip: where a later delivery is skipped. effect: the first call after the write.
     """
 
     source: Source
@@ -129,7 +131,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 
 class Lock(Struct, frozen=True, kw_only=True):
-    """A conditional write whose record is said to end by its TTL attribute, seconds after it was written."""
+    """A conditional write of a lock that only the table's TTL releases, `seconds` after the write."""
 
     source: Source
     function: str
@@ -138,7 +140,7 @@ class Lock(Struct, frozen=True, kw_only=True):
 
 
 class Race(Struct, frozen=True, kw_only=True):
-    """A record that is looked for (check) and later written without a condition (source)."""
+    """A record that is read (check) and later written without a condition (source)."""
 
     source: Source
     function: str
@@ -146,7 +148,7 @@ class Race(Struct, frozen=True, kw_only=True):
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """A step of a durable function that runs at least once, and the effect outside that it has, without a key of its own."""
+    """A step of a durable function that can run more than once, and its effect on another service without a key."""
 
     source: Source
     function: str
@@ -158,8 +160,8 @@ class Durable(Struct, frozen=True, kw_only=True):
     """A durable function.
 
     Attributes:
-        idempotent: Powertools' decorator on it. is_outside: that one is the outer of the two.
-        waits: each wait with its seconds; None: without an end, or not known.
+        idempotent: Powertools' decorator on the same function. is_outside: that decorator is the outer one.
+        waits: the place, kind and seconds of each wait; None: no timeout. steps: those that send something.
     """
 
     steps: tuple[Step, ...]
@@ -171,15 +173,15 @@ class Durable(Struct, frozen=True, kw_only=True):
 
 
 class Handler(Struct, frozen=True, kw_only=True):
-    """A function that Lambda calls with messages of a queue.
+    """A function that Lambda invokes with messages of a queue.
 
     Attributes:
-        name: of the function. answer: whether what it returns may name failed messages: `reports`, `never`, or `unknown`.
-        is_powertools: a batch processor of Powertools answers, which raises when every message of a batch has failed.
-        functions: what it may call, its own name among them; with `module.name` of each, for `Call.function` and the others.
-        is_guarded: something in it may keep a second delivery from doing the work again.
-        registers_context: in one of its files a Lambda context is registered with a configuration of Powertools'.
-        acts: it does something that may fail.
+        answer: whether its return value can report failed messages: `reports`, `never`, or `unknown`.
+        is_powertools: a batch processor of Powertools makes the response, and raises if all messages of a batch failed.
+        functions: the ids of the units that it can call, and its own.
+        is_guarded: something in it can keep a second delivery from repeating the work.
+        registers_context: one of its files registers a Lambda context with a configuration of Powertools.
+        acts: it makes a call that can fail.
     """
 
     name: str
@@ -203,7 +205,7 @@ class Handler(Struct, frozen=True, kw_only=True):
 
 
 class Countdown(Struct, frozen=True, kw_only=True):
-    """A task of Celery that is sent with a countdown, in seconds."""
+    """A Celery task that is sent with a countdown, in seconds."""
 
     source: Source
     function: str
@@ -218,7 +220,7 @@ class Timeout(Struct, frozen=True, kw_only=True):
 
 
 class Threshold(Struct, frozen=True, kw_only=True):
-    """A body size, in bytes, above which the extended client of SQS puts a body into S3."""
+    """The body size in bytes above which the extended SQS client stores a body in S3."""
 
     source: Source
     function: str
@@ -229,8 +231,8 @@ class Code(Struct, frozen=True, kw_only=True):
     """All that was read from Python files.
 
     Attributes:
-        texts: each file as it was read. handlers: of queues. calls: of AWS, wherever they are.
-        keys: those outside of handlers. extends: a message's visibility is changed somewhere.
+        texts: the text of each file. handlers: of queues. calls: all AWS calls. keys: keys outside of handlers.
+        extends: some call changes the visibility of a message.
     """
 
     texts: Mapping[str, str]

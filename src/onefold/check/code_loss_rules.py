@@ -22,7 +22,7 @@ def body_over_limit(code: Code) -> Iterator[Finding]:
     """LOS015, against what SQS takes."""
     for one in code.thresholds:
         if one.size > BODY_BYTES_MAX:
-            yield _threshold(one, f"SQS takes {BODY_BYTES_MAX:,}", BODY_BYTES_MAX, ())
+            yield _threshold(one, f"SQS accepts {BODY_BYTES_MAX:,}", BODY_BYTES_MAX, ())
 
 
 def body_over_queue_limit(joined: Joined) -> Iterator[Finding]:
@@ -39,15 +39,15 @@ def body_over_queue_limit(joined: Joined) -> Iterator[Finding]:
             for one in handler.thresholds:
                 if size < one.size <= BODY_BYTES_MAX:
                     related = (Related(queue.source, queue.name, f"MaximumMessageSize: {size:,} bytes"),)
-                    yield _threshold(one, f"{queue.name} takes {size:,}", size, related)
+                    yield _threshold(one, f"{queue.name} accepts {size:,}", size, related)
 
 
 def _threshold(one: Threshold, takes: str, size: int, related: tuple[Related, ...]) -> Finding:
     return Finding(
         rule="LOS015",
         severity="error",
-        message=f"{name_of(one.function)} puts bodies over {one.size:,} bytes into S3, and {takes}: a body between the two"
-        " is refused, and what it was about is not sent.",
+        message=f"{name_of(one.function)} stores bodies over {one.size:,} bytes in S3, but {takes}: a body between the two"
+        " sizes is refused and not sent.",
         source=one.source,
         resource=name_of(one.function),
         property_path="message_size_threshold",
@@ -65,32 +65,34 @@ def lost_on_failure(code: Code) -> Iterator[Finding]:
             yield Finding(
                 rule="LOS016",
                 severity="error",
-                message=f"{name_of(one.function)} goes on after a failure as if nothing had been: Lambda deletes {which},"
-                " and no dead-letter queue gets it.",
+                message=f"{name_of(one.function)} catches every exception and carries on: Lambda deletes {which}, which"
+                " never reaches a dead-letter queue.",
                 source=one.source,
                 resource=name_of(one.function),
                 property_path="except",
-                arithmetic=("a handler that returns has succeeded",),
-                related=(Related(handler.source, handler.name, "returns as if all were done"),),
-                fix=Fix("Raise again, or return the message's id in batchItemFailures.", "unsafe"),
+                arithmetic=("a batch whose handler returns counts as processed",),
+                related=(Related(handler.source, handler.name, "returns normally"),),
+                fix=Fix("Raise the exception again, or return the message's id in batchItemFailures.", "unsafe"),
             )
     for deletion in {one.source: one for one in code.deletions}.values():
         is_before = deletion.how == "before"
         related = (
-            () if deletion.work is None else (Related(deletion.work, name_of(deletion.function), "done after that"),)
+            ()
+            if deletion.work is None
+            else (Related(deletion.work, name_of(deletion.function), "runs after the deletion"),)
         )
         yield Finding(
             rule="LOS016",
             severity="warning" if is_before else "error",
             message=f"{name_of(deletion.function)} deletes a message "
             + (
-                f"before {deletion.work_text}: what fails after that is not tried again."
+                f"before {deletion.work_text}: if that fails, the message is lost."
                 if is_before
-                else "in a finally, whether or not its work was done."
+                else "in a finally block, whether or not its work was done."
             ),
             source=deletion.source,
             resource=name_of(deletion.function),
             property_path="delete_message",
             related=related,
-            fix=Fix("Delete it after the work, where nothing has failed.", "unsafe"),
+            fix=Fix("Delete the message after its work has succeeded.", "unsafe"),
         )

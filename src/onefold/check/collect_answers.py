@@ -1,9 +1,9 @@
-"""What a handler answers Lambda, and which failures it hides from it.
+"""What a handler returns to Lambda, and which failures it hides.
 
-Lambda takes a batch as done when the handler returns without `batchItemFailures`, and every message in it is deleted.
-Source: Lambda developer guide, "Implementing partial batch responses": what counts as success.
-Never here: rules. Invariant: `never` is said only of answers that are certainly without failed messages, and a failure is
-said to be hidden only if nothing is kept of it but a log line.
+When a handler returns without `batchItemFailures`, Lambda treats the batch as processed and deletes all its messages.
+Source: Lambda developer guide, "Implementing partial batch responses", on what counts as success.
+Never here: rules. Invariant: the answer is `never` only if no return value can report failed messages, and a failure
+counts as hidden only if nothing but a log line or metric remains of it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _DEPTH_MAX: Final = 6
 
 
 class Answers:
-    """Says what functions answer."""
+    """Determines what functions return to Lambda."""
 
     def __init__(self, graph: CallGraph) -> None:
         self._graph = graph
         self._values = graph.values
 
     def of(self, unit: Unit, depth: int = 0) -> Answer:
-        """Whether what a function returns may name failed messages."""
+        """Whether the return value of a function can report failed messages."""
         node = unit.node
         if isinstance(node, ast.Module) or (isinstance(node, ast.AsyncFunctionDef) and not depth) or depth > _DEPTH_MAX:
             return "unknown"
@@ -119,7 +119,7 @@ class Answers:
         return answer
 
     def _is_used_otherwise(self, name: ast.Name, unit: Unit) -> bool:
-        """Whether something else is done with a name than to return it: then it may have been changed."""
+        """Whether a name is used for anything but returning it; its value may then have been changed."""
         for one in unit.nodes:
             is_read = isinstance(one, ast.Name) and one.id == name.id and isinstance(one.ctx, ast.Load)
             if is_read and not isinstance(unit.module.parents.get(one), ast.Return):
@@ -127,7 +127,7 @@ class Answers:
         return False
 
     def is_powertools(self, reach: Iterable[Unit]) -> bool:
-        """Whether a batch processor of Powertools is used, which raises when every message of a batch has failed."""
+        """Whether a batch processor of Powertools is used; it raises when all messages of a batch failed."""
         for unit in reach:
             for node in unit.nodes:
                 if isinstance(node, (ast.Name, ast.Attribute)) and self._values.dotted(node, unit.module).startswith(
@@ -147,14 +147,14 @@ def _of_dict(node: ast.Dict) -> Answer:
 
 
 def _together(answers: set[Answer]) -> Answer:
-    """`reports` if one does; else `never` only if all do."""
+    """`reports` if any does; `never` only if all are; otherwise `unknown`."""
     if "reports" in answers:
         return "reports"
     return "never" if answers == {"never"} else "unknown"
 
 
 def may_end(body: Sequence[ast.stmt]) -> bool:
-    """Whether control may come to the end of some statements without a return or raise."""
+    """Whether execution can reach the end of the statements, without a return, raise, continue or break."""
     if not body:
         return True
     match body[-1]:
@@ -181,7 +181,7 @@ def may_end(body: Sequence[ast.stmt]) -> bool:
 
 
 class Swallowing:
-    """Finds what hides the failure of a message or batch."""
+    """Finds the `except` clauses that hide the failure of a message or batch."""
 
     def __init__(self, graph: CallGraph) -> None:
         self._graph = graph
@@ -189,7 +189,7 @@ class Swallowing:
         self._effects = Effects(graph.values)
 
     def of(self, handler: Unit, reach: Sequence[Unit]) -> Iterator[Swallowed]:
-        """In a handler that never reports failures: around all of its loop, around one message, or in what that calls."""
+        """Around the whole loop of a handler, around one message, or in the function that processes one message."""
         if isinstance(handler.node, ast.Module) or any(self._keeps(one) for one in reach):
             return
         for body, unit in self._each(handler):
@@ -197,7 +197,7 @@ class Swallowing:
         yield from self._hidden(handler.node.body, {handler}, handler, is_batch=True)
 
     def _each(self, handler: Unit) -> Iterator[tuple[Sequence[ast.stmt], Unit]]:
-        """What is done with each record: the body of a loop, and that of a function that is all that it calls."""
+        """The statements that process one record: the body of a loop, and of a function if the loop only calls that."""
         for node in handler.nodes:
             call: ast.expr | None = None
             if isinstance(node, ast.For) and self._are_records(node.iter, handler):
@@ -214,7 +214,7 @@ class Swallowing:
         return self._values.of(node, unit.module).kind in {"records", "pairs"}
 
     def _keeps(self, unit: Unit) -> bool:
-        """Whether an `except` of a unit writes or sends something, so that what failed may be kept elsewhere."""
+        """Whether an `except` of a unit writes or sends something, so that the failed message may be stored elsewhere."""
         for node in unit.nodes:
             for call in ast.walk(node) if isinstance(node, ast.ExceptHandler) else ():
                 found = operation_of(call, unit.module, self._values) if isinstance(call, ast.Call) else None
@@ -226,7 +226,7 @@ class Swallowing:
         return [one for one in body if not is_pass(one) and self._acts(one, unit)]
 
     def _only(self, body: Sequence[ast.stmt], unit: Unit) -> ast.Try | ast.With | None:
-        """The `try`, or `with suppress(Exception)`, that does all that some statements do."""
+        """The `try`, or `with suppress(Exception)`, that contains everything the statements do."""
         acting = self._acting(body, unit)
         only = acting[0] if len(acting) == 1 else None
         if isinstance(only, ast.With):
@@ -270,7 +270,7 @@ class Swallowing:
                 yield Swallowed(source=unit.module.source(handler), function=unit.id, is_batch=is_batch)
 
     def _only_says(self, handler: ast.ExceptHandler, unit: Unit) -> bool:
-        """Whether an `except` does nothing but log, measure and go on."""
+        """Whether an `except` only logs, measures and carries on."""
         for one in handler.body:
             match one:
                 case ast.Pass() | ast.Continue():
@@ -287,7 +287,7 @@ class Swallowing:
 
 
 def is_broad(handler: ast.ExceptHandler, module: Module, values: Values) -> bool:
-    """Whether an `except` catches whatever goes wrong."""
+    """Whether an `except` catches every exception."""
     named = handler.type
     types = named.elts if isinstance(named, ast.Tuple) else [named]
     return any(one is None or values.dotted(one, module) in _BROAD for one in types)

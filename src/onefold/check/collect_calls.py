@@ -1,8 +1,8 @@
-"""Calls of AWS in a Python file: through clients and resources of boto3, or by arguments that only that call has.
+"""AWS calls in a Python file: through boto3 clients and resources, or recognised by arguments that only that call has.
 
 Sources: boto3, names of operations and arguments; botocore `Config`: read_timeout 60 s, retries "legacy" with 5 attempts
 (lambda, SQS and Step Functions; DynamoDB 10), `max_attempts` counts retries, `total_max_attempts` the first call too.
-Never here: rules. Invariant: a call whose service is not certain is left out.
+Never here: rules. Invariant: a call is left out if its service is not certain.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from onefold.check.call_graph import Unit
 from onefold.check.code_facts import Argument, Call
 from onefold.check.python_modules import Module
@@ -18,7 +20,7 @@ from onefold.check.python_values import Value, Values
 
 READ_TIMEOUT_S: Final = 60.0
 ATTEMPTS: Final = 5
-# What only these operations take, for a client of which nothing is known: a parameter, an attribute of an unread class.
+# Arguments that identify an operation if nothing is known about the client, for example because it is a parameter.
 _BY_ARGUMENT: Final = {
     "send_message": ("sqs", ("QueueUrl", "MessageBody")),
     "send_message_batch": ("sqs", ("QueueUrl", "Entries")),
@@ -46,15 +48,18 @@ _OF_MESSAGES: Final = {"delete": "delete_message", "change_visibility": "change_
 
 
 def calls_of(unit: Unit, values: Values) -> Iterator[Call]:
-    """The calls of AWS that a unit makes."""
+    """The AWS calls of a unit; the entries of a batch of messages are calls of their own."""
     for node in unit.calls():
         found = operation_of(node, unit.module, values)
         if found is not None:
-            yield _call(node, *found, unit, values)
+            whole = _call(node, *found, unit, values)
+            yield whole
+            if whole.operation == "send_message_batch":
+                yield from _entries(node, whole, unit, values)
 
 
 def operation_of(node: ast.Call, module: Module, values: Values) -> tuple[str, str, Value] | None:
-    """Service, operation, and what the call is made on; None for a call that is not known to be one of AWS."""
+    """The service, the operation and the value the call is made on; None if it is not certainly an AWS call."""
     if not isinstance(node.func, ast.Attribute):
         return None
     base, name = values.of(node.func.value, module), node.func.attr
@@ -76,7 +81,7 @@ def operation_of(node: ast.Call, module: Module, values: Values) -> tuple[str, s
 
 
 def argument_of(node: ast.expr, module: Module, values: Values) -> Argument:
-    """What is known of an argument."""
+    """What is known about an argument."""
     value = values.of(node, module)
     constant = value.of if value.kind == "constant" else None
     return Argument(module.text_of(node), module.source(node), constant, value.origins, value.variable)
@@ -107,8 +112,25 @@ def _call(node: ast.Call, service: str, operation: str, base: Value, unit: Unit,
     )
 
 
+def _entries(node: ast.Call, whole: Call, unit: Unit, values: Values) -> Iterator[Call]:
+    """The entries of a batch that are written out, each as a `send_message`."""
+    for entry in entries_of(node, "Entries"):
+        keys = [one.value if isinstance(one, ast.Constant) else None for one in entry.keys]
+        arguments = {
+            name: argument_of(value, unit.module, values)
+            for name, value in zip(keys, entry.values, strict=True)
+            if isinstance(name, str)
+        }
+        if "QueueUrl" in whole.arguments:
+            arguments["QueueUrl"] = whole.arguments["QueueUrl"]
+        yield replace(
+            whole, operation="send_message", source=unit.module.source(entry), arguments=arguments,
+            is_complete=None not in keys, is_entry=True,
+        )  # fmt: skip
+
+
 def _config(base: Value, values: Values, service: str) -> tuple[float | None, int | None]:
-    """Read timeout and attempts of the client."""
+    """The read timeout and the attempts of a client; None for what is not known."""
     if base.call is None or base.module is None:
         return None, None
     if any(one.arg is None for one in base.call.keywords):
@@ -144,7 +166,7 @@ def _attempts(written: ast.expr | None, module: Module, values: Values) -> int |
 
 
 def entries_of(node: ast.Call, name: str) -> list[ast.Dict]:
-    """The dictionaries that are written out in a list argument, or in a comprehension that makes one."""
+    """The dictionary literals of a list argument, also of a list comprehension."""
     written = given(node, name)
     if isinstance(written, ast.ListComp):
         return [written.elt] if isinstance(written.elt, ast.Dict) else []

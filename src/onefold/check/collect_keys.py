@@ -1,8 +1,8 @@
-"""Idempotency keys and records of what was done, in Python: Powertools' decorators, conditional writes, onefold's keys.
+"""Idempotency keys and records in Python code: Powertools decorators, conditional writes, keys of onefold.
 
 Sources: Powertools for AWS Lambda (Python) 3, idempotency: event_key_jmespath (the whole event when it is empty), records
 kept for expires_after_seconds (3,600); Amazon DynamoDB, condition expressions.
-Never here: rules. Invariant: a key is said to have in it only what it has in it whenever it is made.
+Never here: rules. Invariant: the origins of a key are only those that it has every time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ENDINGS: Final = ("lock", "lease", "mutex")
 
 
 class Keys:
-    """Finds keys and records in units."""
+    """Finds idempotency keys and records in units."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
@@ -55,7 +55,7 @@ class Keys:
                     yield one, name
 
     def idempotency(self, unit: Unit) -> Iterator[Idempotency]:
-        """The uses of Powertools' idempotency on a function."""
+        """The Powertools idempotency decorators of a function, with how long they keep records."""
         for node, name in self.decorators(unit):
             config, module = self._config(node, unit.module)
             written = given(config, "expires_after_seconds") if config is not None else None
@@ -74,7 +74,7 @@ class Keys:
             )
 
     def _config(self, node: ast.Call, module: Module) -> tuple[ast.Call | None, Module]:
-        """The call that makes the decorator's configuration, when it is certain, and its module."""
+        """The call that creates the decorator's configuration, or None if it is not certain, and its module."""
         written = given(node, "config")
         value = self._values.of(written, module)
         is_config = value.kind == "instance" and str(value.of).endswith(".IdempotencyConfig")
@@ -84,7 +84,7 @@ class Keys:
         return (None, module) if value.call.args else (value.call, where)
 
     def of_powertools(self, unit: Unit, handler: Unit) -> Iterator[Key]:
-        """The keys of Powertools' decorators whose data is an event or record of SQS."""
+        """The keys of Powertools decorators whose data is an SQS event or record."""
         for node, name in self.decorators(unit):
             data = self._data(node, name, unit, handler)
             if data is None:
@@ -99,12 +99,12 @@ class Keys:
             source = unit.module.source(node) if written is None else module.source(written)
             text = repr(path) if path else f"the whole {data}"
             yield Key(
-                what="The key of Powertools' idempotency", source=source, function=unit.id, text=text,
+                what="The idempotency key (Powertools)", source=source, function=unit.id, text=text,
                 origins=_of_path(path, data), is_whole=not path,
             )  # fmt: skip
 
     def _data(self, node: ast.Call, name: str, unit: Unit, handler: Unit) -> str | None:
-        """`event` or `record`, where a decorator's data is certainly that."""
+        """`event` or `record` if the decorator's data is certainly one; otherwise None."""
         if name == "idempotent":
             return "event" if unit is handler else None
         written = self._values.of(given(node, "data_keyword_argument"), unit.module).of
@@ -116,7 +116,7 @@ class Keys:
     # -- conditional writes ------------------------------------------------------------------------------------------------
 
     def of_writes(self, unit: Unit) -> Iterator[Key]:
-        """The keys of records that are written once: into DynamoDB with attribute_not_exists, into Redis with nx."""
+        """The keys of conditional writes: to DynamoDB with attribute_not_exists, to Redis with nx."""
         for node in unit.calls():
             written = self._written_once(node, unit.module)
             if written is not None:
@@ -140,7 +140,7 @@ class Keys:
         return None
 
     def absent_attribute(self, node: ast.Call, module: Module) -> str | None:
-        """The attribute that a write says must not be there yet, when that is all of its condition."""
+        """The attribute that must not exist, if that is the whole condition of a write; otherwise None."""
         condition = given(node, "ConditionExpression")
         if condition is None:
             return None
@@ -158,7 +158,7 @@ class Keys:
         return self._real_name(node, match[1], module)
 
     def _real_name(self, node: ast.Call, name: str, module: Module) -> str | None:
-        """An attribute's name, where the expression has a placeholder for it."""
+        """The name of an attribute, also if the expression has a placeholder for it."""
         if not name.startswith("#"):
             return name
         names = given(node, "ExpressionAttributeNames")
@@ -167,7 +167,7 @@ class Keys:
         return real if isinstance(real, str) else None
 
     def locks(self, unit: Unit) -> Iterator[Lock]:
-        """Records written once that are called a lock and end, within hours, by an attribute with a time."""
+        """Conditional writes that are named a lock, with an attribute that holds a time in the future."""
         for node in unit.calls():
             found = operation_of(node, unit.module, self._values)
             item = self._values.literal(given(node, "Item"), unit.module)
@@ -181,7 +181,7 @@ class Keys:
                     yield Lock(source=unit.module.source(node), function=unit.id, attribute=key.value, seconds=seconds)
 
     def _seconds_from_now(self, node: ast.expr, module: Module) -> int | None:
-        """N, of an expression `int(time.time()) + N`."""
+        """N of an expression `int(time.time()) + N`; None for other expressions."""
         if (
             isinstance(node, ast.Call)
             and self._values.dotted(node.func, module) in {"builtins.int", "builtins.str"}
@@ -200,7 +200,7 @@ class Keys:
     # -- others' keys ------------------------------------------------------------------------------------------------------
 
     def of_partners(self, unit: Unit) -> Iterator[Key]:
-        """Keys that are given to partners: an argument `idempotency_key`, a header `Idempotency-Key`."""
+        """Keys that are passed to other services: an argument `idempotency_key`, a header `Idempotency-Key`."""
         for node in unit.nodes:
             pairs: Iterable[tuple[str, ast.expr]] = ()
             if isinstance(node, ast.Call):
@@ -215,11 +215,11 @@ class Keys:
             for name, written in pairs:
                 value = self._values.of(written, unit.module)
                 if value.origins:
-                    what = f"The key that is given to a partner ({name})"
+                    what = f"The idempotency key for a partner ({name})"
                     yield self._key(what, written, value, unit, is_for_partner=True)
 
     def of_onefold(self, unit: Unit) -> Iterator[Key]:
-        """Keys of onefold's declarations that are functions: `@app.job(queue, key=lambda order: ...)`, `@once(key=...)`."""
+        """Key functions of onefold's declarations: `@app.job(queue, key=lambda order: ...)`, `@once(key=...)`."""
         if isinstance(unit.node, ast.Module):
             return
         for one in unit.node.decorator_list:
@@ -247,7 +247,7 @@ class Keys:
 
 
 def _of_path(path: str, data: str) -> frozenset[Origin]:
-    """What a JMESPath expression takes from the delivery: the whole expression, or one of a list `[a, b]`."""
+    """What a JMESPath expression, or an element of a list `[a, b]`, takes from the delivery."""
     inner = path.strip()
     parts = inner[1:-1].split(",") if inner.startswith("[") and inner.endswith("]") and "(" not in inner else [inner]
     found: set[Origin] = set()
@@ -260,7 +260,7 @@ def _of_path(path: str, data: str) -> frozenset[Origin]:
 
 
 def _attribute_of(item: ast.expr | None, name: str) -> ast.expr | None:
-    """The value of a key that is written out in a dictionary."""
+    """The value of a key in a dictionary literal; None if it is not there exactly once."""
     if not isinstance(item, ast.Dict):
         return None
     found = [

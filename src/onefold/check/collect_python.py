@@ -1,8 +1,8 @@
-"""Python files as facts: the handlers of queues among their functions, and what each does until a message is done.
+"""Reads Python files into facts: which functions are handlers of queues, and how each processes its messages.
 
-A function is a handler of a queue if a template says so, or if its own code does: it takes (event, context) and reads from
-the event's records what only messages of SQS have, or gives them to a batch processor of Powertools for SQS.
-Never here: rules, and running code. Invariants: broken files are listed and the others read; what cannot be told is left
+A function is a handler of a queue if a template says so, or if its code shows it: it takes (event, context) and reads
+fields of the records that only SQS messages have, or passes the records to a batch processor of Powertools for SQS.
+Never here: rules, running code. Invariants: a broken file is listed and the others are read; what is not certain is left
 out.
 """
 
@@ -28,7 +28,7 @@ from onefold.check.python_modules import FUNCTION, Broken, Inside, Module, Modul
 from onefold.check.python_values import Roles, Value, Values
 from onefold.errors import UsageError
 
-PART_BYTES: Final = 4_000_000  # ours: how much of the named files is in memory at once, some 200 MB parsed
+PART_BYTES: Final = 4_000_000  # ours: how much source is parsed at once; takes about 200 MB of memory
 _CONTEXT: Final = re.compile(r"^_*(?:lambda_?|aws_?)?(?:context|ctx)$|^_+$")
 _OF_SQS: Final = frozenset(
     {
@@ -63,11 +63,11 @@ _UNITS_OF_TIME: Final = {"from_seconds": 1, "from_minutes": 60, "from_hours": 3_
 
 
 class Entry(Struct, frozen=True):
-    """A function that a template gives messages of a queue to.
+    """A function that a template names as the handler of a queue.
 
     Attributes:
-        file: with the function. root: the folder of its code. function: its name.
-        text, inside: of code that is written in the template.
+        file: contains the function. root: the folder of its code. function: its name.
+        text, inside: only for code that is written in the template: the code, and where it is.
     """
 
     file: Path
@@ -78,7 +78,7 @@ class Entry(Struct, frozen=True):
 
 
 class Collected(Struct, frozen=True, kw_only=True):
-    """What was read. `of_entries`: the handler of each entry that was found. `broken`: what could not be read, with why."""
+    """What was read. `of_entries`: the handlers of the entries that were found. `broken`: files that could not be read."""
 
     code: Code
     of_entries: Mapping[Entry, Handler]
@@ -89,7 +89,7 @@ def collect_python(files: Iterable[tuple[Path, Path]], entries: Sequence[Entry] 
     """The facts of Python files.
 
     Args:
-        files: each with the folder above which none of its imports is followed.
+        files: each with its root: imports are not followed above it.
         entries: functions that are known to be handlers of queues.
     """
     parts = [_collected(part) for part in _in_parts([*(Entry(path, root, "") for path, root in files), *entries])]
@@ -99,7 +99,7 @@ def collect_python(files: Iterable[tuple[Path, Path]], entries: Sequence[Entry] 
 
 
 def _in_parts(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Files in parts that are read one after another, so that memory is bounded; in the order of their paths."""
+    """The entries in parts of bounded size, in the order of their paths; each part is read and released on its own."""
     part: list[Entry] = []
     size = 0
     for one in sorted(entries, key=lambda each: str(each.file)):
@@ -131,7 +131,7 @@ def _collected(entries: Sequence[Entry]) -> Collected:
 
 
 def _together(parts: Sequence[Code]) -> Code:
-    """The facts of several parts as one; a file that two of them have read counts once."""
+    """Merge the facts of several parts; facts of a file that two parts have read count once."""
     return Code(
         texts={file: text for part in parts for file, text in part.texts.items()},
         handlers=tuple({one.source: one for part in parts for one in part.handlers}.values()),
@@ -196,7 +196,7 @@ class _Collection:
         return self._graph.units.get(value.of) if value.kind == "function" else None
 
     def _candidates(self) -> Iterator[Unit]:
-        """Functions of two parameters of which the second is a context, at the top level, that mention records."""
+        """Functions at the top level with two or three parameters, of which the second is a context."""
         for unit in self._graph.units.values():
             if isinstance(unit.node, ast.Module) or "." in unit.name or not 2 <= len(unit.parameters) <= 3:
                 continue
@@ -206,7 +206,7 @@ class _Collection:
                 yield unit
 
     def _is_of_sqs(self, unit: Unit) -> bool:
-        """Whether the code itself says that a handler's records are messages of SQS, and of nothing else."""
+        """Whether the code shows that the records of a handler are SQS messages, and of no other service."""
         read: set[str] = set()
         is_processor = self._is_given_to_processor(unit)
         for one in self._graph.reach(unit):
@@ -214,7 +214,7 @@ class _Collection:
         return not read & _OF_OTHERS and (bool(read & _OF_SQS) or is_processor)
 
     def _read_of_records(self, unit: Unit) -> set[str]:
-        """What a unit reads of records."""
+        """The names of the fields of records that a unit reads."""
         found = set()
         for node in unit.nodes:
             name, base = None, None
@@ -242,7 +242,7 @@ class _Collection:
         )
 
     def _is_of_queues(self, processor: ast.expr | None, module: Module) -> bool:
-        """Whether a processor of Powertools is for SQS, and gives records as they are."""
+        """Whether a batch processor of Powertools is for SQS and passes records on unchanged."""
         value = self._values.of(processor, module)
         if (
             value.kind != "instance"
@@ -259,7 +259,7 @@ class _Collection:
         return self._values.dotted(kind, value.module).endswith("EventType.SQS")
 
     def _handed(self) -> Iterator[tuple[Unit, int, Value]]:
-        """Functions that a batch processor of Powertools gives records to."""
+        """The functions that a batch processor of Powertools calls with a record."""
         for unit in self._graph.units.values():
             decorators = () if isinstance(unit.node, ast.Module) else unit.node.decorator_list
             for node in (*unit.calls(), *(one for one in decorators if isinstance(one, ast.Call))):
@@ -327,7 +327,7 @@ class _Collection:
         )
 
     def _steps(self, unit: Unit) -> Iterator[Step]:
-        """Steps without a configuration whose function sends something and gives no key with it."""
+        """Steps with the default configuration whose function sends something without an idempotency key."""
         for node in unit.calls():
             is_step = isinstance(node.func, ast.Attribute) and node.func.attr == "step" and node.args
             if not is_step or any(one.arg != "name" for one in node.keywords) or not self._is_of_context(node, unit):
@@ -346,7 +346,7 @@ class _Collection:
                     break
 
     def _sends(self, call: ast.Call, module: Module) -> bool:
-        """Whether a call has an effect outside, and certainly no key by which the other side would know it again."""
+        """Whether a call has an effect on another service, and certainly passes no idempotency key."""
         found = operation_of(call, module, self._values)
         is_send = found[:2] in _SENDS if found is not None else self._values.dotted(call.func, module) in _POSTS
         names = {one.arg for one in call.keywords}
@@ -379,7 +379,7 @@ class _Collection:
                     yield unit.module.source(node), "wait_for_callback", seconds
 
     def _seconds(self, node: ast.expr | None, module: Module) -> int | None:
-        """Seconds of `Duration.from_hours(2)` or `Duration(seconds=7200)`."""
+        """The seconds of `Duration.from_hours(2)` or `Duration(seconds=7200)`; None for other expressions."""
         node = self._values.literal(node, module)
         if not isinstance(node, ast.Call):
             return None
@@ -398,7 +398,7 @@ class _Collection:
                     yield from self._thresholds(unit)
 
     def _thresholds(self, unit: Unit) -> Iterator[Threshold]:
-        """Assignments to `message_size_threshold` of a client that the extended client library has made."""
+        """Assignments to `message_size_threshold`, in modules that use the extended SQS client."""
         if "sqs_extended_client" not in unit.module.text:
             return
         for node in unit.nodes:
@@ -442,7 +442,7 @@ def _module(entry: Entry, modules: Modules) -> Module:
 
 
 def _follow_imports(modules: Modules) -> None:
-    """Read the local files that the files import, and those that these import."""
+    """Read the local files that the modules import, directly or indirectly."""
     seen: set[Module] = set()
     while waiting := [one for one in modules.all() if one not in seen]:
         for module in waiting:
@@ -458,7 +458,7 @@ def _follow_imports(modules: Modules) -> None:
 
 
 def _may_guard(unit: Unit) -> bool:
-    """Whether something in a unit is called as what keeps work from being done twice, or is a conditional write."""
+    """Whether a name in a unit suggests a guard against duplicates, or the unit makes a conditional write."""
     for node in unit.nodes:
         name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
         if isinstance(node, ast.keyword) and node.arg in {"ConditionExpression", "nx"}:
@@ -471,5 +471,5 @@ def _may_guard(unit: Unit) -> bool:
 
 
 def calls_in(handlers: Iterable[Handler]) -> list[Call]:
-    """The calls of several handlers, each once."""
+    """The calls of several handlers, without duplicates."""
     return list({one.position: one for handler in handlers for one in handler.calls}.values())

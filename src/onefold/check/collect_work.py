@@ -1,7 +1,7 @@
-"""The order of things in code that does work for a message: deletes it, notes it as done, does it.
+"""The order in which code processes a message, deletes it, and records it as processed.
 
-Never here: rules. Invariant: an order is stated only where the statements are beside one another in one block, and nothing
-that may undo it (an `except` or `finally` that does something, a `with`) is around it.
+Never here: rules. Invariant: an order is reported only for statements of the same block, and only if nothing around them
+can undo it (an `except` or `finally` that does something, a `with`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNDOES: Final = frozenset({"delete_item", "update_item", "put_item", "transact_
 
 
 class _Claimed(Struct, frozen=True):
-    """A record written once: where, what passes over a message whose record was there, the statements of the `else`."""
+    """A conditional write, what skips a message whose record exists, and the statements that follow the write."""
 
     write: Source
     skip: ast.AST
@@ -35,7 +35,7 @@ class _Claimed(Struct, frozen=True):
 
 
 class Work:
-    """Finds deletions, claims and races in units."""
+    """Finds early deletions, claims that are never released, and races."""
 
     def __init__(self, graph: CallGraph, keys: Keys) -> None:
         self._graph = graph
@@ -46,7 +46,7 @@ class Work:
     # -- deletions ---------------------------------------------------------------------------------------------------------
 
     def deletions(self, unit: Unit) -> Iterator[Deletion]:
-        """Messages that are deleted whether or not their work was done."""
+        """The deletions of messages that do not depend on whether the work was done."""
         for node in unit.nodes:
             if isinstance(node, ast.Try):
                 yield from self._in_finally(node, unit)
@@ -59,7 +59,7 @@ class Work:
             return
         for one in tried.handlers:
             if is_broad(one, unit.module, self._values) and self._acts(one.body, unit.module):
-                return  # it may have kept the message elsewhere
+                return  # the message may have been stored elsewhere
         yield Deletion(source=unit.module.source(deleted[0]), function=unit.id, how="finally")
 
     def _before(self, body: Sequence[ast.stmt], unit: Unit) -> Iterator[Deletion]:
@@ -79,7 +79,7 @@ class Work:
             return
 
     def _deletes(self, statement: ast.stmt, module: Module) -> ast.Call | None:
-        """The call of a statement that deletes a message and does nothing else."""
+        """The call of a statement that only deletes a message; None for other statements."""
         if not isinstance(statement, ast.Expr):
             return None
         call = statement.value.value if isinstance(statement.value, ast.Await) else statement.value
@@ -88,7 +88,7 @@ class Work:
         return call if is_deletion and isinstance(call, ast.Call) else None
 
     def _names_of_message(self, call: ast.Call, module: Module) -> set[str]:
-        """The name of the message that is deleted, and the names that were made from it."""
+        """The names in a deletion that stand for the message."""
         handle = given(call, "ReceiptHandle")
         where = handle if handle is not None else call.func
         names = {one.id for one in ast.walk(where) if isinstance(one, ast.Name)}
@@ -98,7 +98,7 @@ class Work:
         return self._values.named(name, module.scope_of(node), 0).kind in {"message", "record"}
 
     def _work(self, body: Iterable[ast.stmt], names: set[str], unit: Unit) -> ast.Call | None:
-        """The first thing that is done with a message, or with what was taken from it."""
+        """The first call that uses a message or a value derived from it, other than to log, convert or collect it."""
         for statement in body:
             for call in (one for one in ast.walk(statement) if isinstance(one, ast.Call)):
                 given_names = {
@@ -122,7 +122,7 @@ class Work:
     # -- claims ------------------------------------------------------------------------------------------------------------
 
     def claims(self, reach: Sequence[Unit]) -> Iterator[Claim]:
-        """Records that are written before the work and not taken away when it fails."""
+        """Conditional writes before the work whose records are not deleted when the work fails."""
         if any(self._may_undo(unit) for unit in reach):
             return
         for unit in reach:
@@ -142,7 +142,7 @@ class Work:
                         )
 
     def _claimed(self, statement: ast.stmt, unit: Unit) -> _Claimed | None:
-        """A statement that writes a record once and passes over what was written before."""
+        """The claim that a statement makes: it writes a record with a condition, and skips the message if it exists."""
         if isinstance(statement, ast.Try):
             write = self._writes_once(statement.body, unit)
             skip = self._skip(statement.handlers, unit) if write is not None else None
@@ -162,7 +162,7 @@ class Work:
         return _Claimed(write, statement, []) if passes else None
 
     def _writes_once(self, body: Sequence[ast.stmt], unit: Unit, depth: int = 0) -> Source | None:
-        """The conditional write that is the only thing that some statements do, themselves or in a function."""
+        """The conditional write, if it is the only effect of the statements or of a function that they call."""
         writes: list[Source] = []
         for statement in body:
             for call in (one for one in ast.walk(statement) if isinstance(one, ast.Call)):
@@ -181,7 +181,7 @@ class Work:
         return writes[0] if len(writes) == 1 else None
 
     def _skip(self, handlers: Sequence[ast.ExceptHandler], unit: Unit) -> ast.AST | None:
-        """The `except` of a refused write that passes over the message, when no other does anything but raise."""
+        """What skips the message after a refused write: an `except`, or an `if` in one that otherwise raises."""
         for one in handlers:
             is_own = self._values.of(one.type, unit.module).kind == "class"  # raised by the function that writes
             if last_name(one.type) == _REFUSED or is_own:
@@ -199,7 +199,7 @@ class Work:
         return None
 
     def _claiming(self, called: Unit) -> Source | None:
-        """The write of a function that answers True when it wrote a record, and False when it was there."""
+        """The conditional write of a function that returns True if it wrote the record and False if that existed."""
         if not isinstance(called.node, FUNCTION):
             return None
         body = [one for one in called.node.body if not is_pass(one)]
@@ -223,7 +223,7 @@ class Work:
         return write
 
     def _passes_over(self, body: Sequence[ast.stmt], unit: Unit) -> bool:
-        """Whether some statements only say something and leave the function or go on with the next message."""
+        """Whether statements only log, and then return or continue with the next message."""
         if not body or self._acts(body, unit.module):
             return False
         last = body[-1]
@@ -233,7 +233,7 @@ class Work:
         return is_plain and isinstance(last, ast.Continue)
 
     def _first_effect(self, body: Sequence[ast.stmt], unit: Unit) -> ast.Call | None:
-        """The first thing that is done; None too where a `with` or `try` around it may undo the claim."""
+        """The first call with an effect; None if a `with` around it may release the claim."""
         for statement in body:
             effect = self._effects.acts(statement, unit.module)
             if effect is not None:
@@ -245,7 +245,7 @@ class Work:
         return any(isinstance(one, (ast.With, ast.AsyncWith)) for one in unit.module.above(node))
 
     def _may_undo(self, unit: Unit) -> bool:
-        """Whether an `except` or `finally` of a unit changes records, or calls something that may."""
+        """Whether an `except` or `finally` of a unit changes records, or calls something that may do so."""
         for node in unit.nodes:
             if isinstance(node, ast.Try):
                 bodies = [node.finalbody, *(one.body for one in node.handlers)]
@@ -275,7 +275,7 @@ class Work:
     # -- races -------------------------------------------------------------------------------------------------------------
 
     def races(self, unit: Unit) -> Iterator[Race]:
-        """Records that are looked for, and written later without a condition."""
+        """Records that are read first and written later without a condition."""
         for body in _blocks(unit):
             for number, statement in enumerate(body):
                 look = self._looks(statement, body[number + 1 :], unit)
@@ -291,7 +291,7 @@ class Work:
                         break
 
     def _looks(self, statement: ast.stmt, rest: Sequence[ast.stmt], unit: Unit) -> ast.Call | None:
-        """A `get_item` whose answer decides, in the next statement, whether the message is passed over."""
+        """The `get_item` of a statement, if the next statement skips the message depending on its result."""
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call) or not rest:
             return None
         found = operation_of(statement.value, unit.module, self._values)

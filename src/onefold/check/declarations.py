@@ -1,8 +1,7 @@
-"""Where an app and its queues are declared: the calls `onefold.App("shop")` and `app.queue("orders")` in its files.
+"""Finds where an app and its queues are declared: the calls `onefold.App("shop")` and `app.queue("orders")`.
 
-Only the text is read, as everywhere in this room; the app itself has been imported by whoever asks.
-Never here: what a declaration means. Invariant: a queue whose name is not written out where it is declared has the app's
-place.
+Only the text of the files is read; the caller has imported the app.
+Never here: the meaning of a declaration. Invariant: a queue that is not found has the place of the app.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from onefold.errors import UsageError
 
 
 class Declarations(Struct, frozen=True):
-    """The place of the app, and those of its queues by their names."""
+    """The place of the app, and the places of its queues by name."""
 
     app: Source
     queues: dict[str, Source]
 
 
 def declarations_in(files: Iterable[Path], root: Path, names: Iterable[str]) -> Declarations:
-    """Where the app and its queues are declared.
+    """Find the declarations.
 
     Args:
-        files: the app's own module first. names: of the queues.
+        files: modules of the app, its own first. root: imports are not followed above it. names: of the queues.
     """
     modules, names = Modules(), frozenset(names)
     values = Values(modules)

@@ -1,8 +1,8 @@
-"""A template and the Python code of its functions together: which handler a mapping calls, which queue a call sends to.
+"""A template together with the Python code of its functions: the handler of a mapping, the queue that a call sends to.
 
-Template and code are joined by handler paths (`CodeUri` and `Handler` name a file and a function), and by environment
-variables: what the template puts into one, the code reads out of it.
-Never here: rules. Invariant: what is joined is certain; where a name could mean two things, it is not joined.
+They are joined by handler paths (`CodeUri` and `Handler` name a file and a function), and by environment variables, which
+the template sets and the code reads.
+Never here: rules. Invariant: only what is certain is joined; an ambiguous name is not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from onefold.check.python_modules import Inside
 
 
 class Joined(Struct, frozen=True, kw_only=True):
-    """A template's model, and the handlers of queues among its functions whose code was read, by the function's name."""
+    """The model of a template, and the handlers of queues whose code was read, by the name of the function."""
 
     model: Model
     handlers: abc.Mapping[str, Handler]
@@ -35,19 +35,19 @@ class Joined(Struct, frozen=True, kw_only=True):
                 yield mapping, handler
 
     def queue_of(self, call: Call, mapping: Mapping) -> Queue | None:
-        """The queue that a call names, by its URL in the code or in a variable of the mapping's function."""
+        """The queue that a call uses, by its URL in the code or in an environment variable of the mapping's function."""
         name = self._named(call.arguments.get("QueueUrl"), mapping)
         found = [one for one in self.model.queues if one.facts.name == name]
         return found[0] if len(found) == 1 else None
 
     def function_called(self, call: Call, mapping: Mapping) -> Function | None:
-        """The function that a call names, likewise."""
+        """The function that a call invokes, by its name in the code or in such a variable."""
         name = self._named(call.arguments.get("FunctionName"), mapping)
         found = [one for one in self.model.functions if one.facts.name == name]
         return found[0] if len(found) == 1 else None
 
     def allows_loops(self, function: Function) -> bool:
-        """Whether a function is said to call itself, or may be: `RecursiveLoop: Allow`."""
+        """Whether `RecursiveLoop` of a function is `Allow`, or not known."""
         document = self.model.document
         paths = ((*function.facts.location.parts, "RecursiveLoop"), ("Globals", "Function", "RecursiveLoop"))
         return any(document.has(path) and document.at(path) != "Terminate" for path in paths)
@@ -70,7 +70,7 @@ class Joined(Struct, frozen=True, kw_only=True):
 
 
 def entries_of(facts: TemplateFacts) -> dict[str, Entry]:
-    """The handlers of queues among a template's functions whose code is in a directory here, by the function's name."""
+    """The handlers of queues whose code is in a local directory or in the template, by the name of the function."""
     mapped = {one.function for one in facts.mappings}
     found: dict[str, Entry] = {}
     for one in facts.functions:
@@ -80,13 +80,15 @@ def entries_of(facts: TemplateFacts) -> dict[str, Entry]:
             found[one.name] = Entry(file, root, function)
         elif one.name in mapped and isinstance(one.code, InlineCode):
             inside = _inside(one, one.code.text, facts)
-            path = Path(facts.file).parent / f"{one.logical_id}.py"  # it has no file, and imports nothing beside it
+            path = (
+                Path(facts.file).parent / f"{one.logical_id}.py"
+            )  # there is no such file; inline code imports no other
             found[one.name] = Entry(path, path, function, one.code.text, inside)
     return found
 
 
 def _inside(function: FunctionFacts, text: str, facts: TemplateFacts) -> Inside:
-    """Where inline code is in a template: its lines, where it is a block of YAML."""
+    """The place of inline code in a template; with its lines if it is a block scalar."""
     document = facts.document
     key = ("InlineCode",) if document.has((*function.location.parts, "InlineCode")) else ("Code", "ZipFile")
     source = document.source((*function.location.parts, *key))
@@ -102,6 +104,6 @@ def _inside(function: FunctionFacts, text: str, facts: TemplateFacts) -> Inside:
 
 
 def _beside(path: Path, template: str) -> Path:
-    """A path as it is called from where the template is called what it is."""
+    """A path relative to the same directory as the path of the template."""
     folder = Path(template).parent
     return Path(os.path.normpath(folder / os.path.relpath(path, folder.resolve())))

@@ -1,8 +1,7 @@
-"""Whether code does something that can fail or matter, or only looks: logs, measures, converts.
+"""Whether code has an effect, or only logs, measures and converts values.
 
-A call that is not known to be one of these does something. Logging, metrics and traces do not count: a message is not kept
-by a log line.
-Never here: rules. Invariant: in doubt, it does something.
+Logging, metrics and traces do not count as effects: a log line does not preserve a message.
+Never here: rules. Invariant: a call that is not known to be harmless counts as an effect.
 """
 
 from __future__ import annotations
@@ -123,13 +122,13 @@ _WATCHERS: Final = ("log", "metric", "tracer", "trace", "span", "statsd", "sentr
 
 
 class Effects:
-    """Says what does something. `collects`: adding to a list or dictionary does something too."""
+    """Tells calls with an effect from others."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
 
     def acts(self, node: ast.AST, module: Module, depth: int = 0) -> ast.Call | None:
-        """The first call below a node that does something; None where there is none."""
+        """The first call with an effect in a node; None if there is none."""
         calls = [one for one in _below(node) if isinstance(one, ast.Call)]
         for one in sorted(calls, key=lambda each: (each.lineno, each.col_offset)):
             if not self.only_looks(one, module, depth):
@@ -137,7 +136,7 @@ class Effects:
         return None
 
     def only_looks(self, call: ast.Call, module: Module, depth: int = 0) -> bool:
-        """Whether a call logs, measures or converts, and does nothing else."""
+        """Whether a call only logs, measures or converts values."""
         func = call.func
         dotted = self._values.dotted(func, module)
         if dotted.startswith("builtins."):
@@ -161,7 +160,7 @@ class Effects:
         return func.attr in _CONVERSIONS or self.watches(call)
 
     def watches(self, call: ast.Call) -> bool:
-        """Whether a call is on something that is called a logger, metrics, a tracer or the like."""
+        """Whether a call is made on something named as a logger, metrics, a tracer or similar."""
         func = call.func
         if not isinstance(func, ast.Attribute):
             return False
@@ -173,7 +172,7 @@ class Effects:
         return is_watcher(last_name(base))
 
     def collects(self, call: ast.Call, module: Module) -> bool:
-        """Whether a call only adds something to a list, set or dictionary of the program."""
+        """Whether a call only adds a value to a list, set or dictionary."""
         if not isinstance(call.func, ast.Attribute) or call.func.attr not in _COLLECTING:
             return False
         return self._values.of(call.func.value, module).kind not in _NOT_COLLECTIONS
@@ -183,12 +182,12 @@ class Effects:
 
 
 def is_watcher(name: str) -> bool:
-    """Whether a name says that it is a logger, metrics or the like."""
+    """Whether a name suggests a logger, metrics, a tracer or similar."""
     return any(one in name.lower() for one in _WATCHERS)
 
 
 def _below(node: ast.AST) -> list[ast.AST]:
-    """A node and what is in it, without the bodies of functions and classes that are only defined there."""
+    """A node and its descendants, without the bodies of functions and classes defined in it."""
     found, waiting = [], [node]
     while waiting:
         one = waiting.pop()
@@ -199,6 +198,6 @@ def _below(node: ast.AST) -> list[ast.AST]:
 
 
 def is_pass(statement: ast.stmt) -> bool:
-    """Whether a statement says nothing: a docstring, `pass`, `...`, an import."""
+    """Whether a statement has no meaning at run time here: a docstring, `pass`, `...`, an import."""
     is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     return is_text or isinstance(statement, (ast.Pass, ast.Import, ast.ImportFrom))

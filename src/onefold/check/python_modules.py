@@ -1,9 +1,9 @@
-"""Python files as modules: read and parsed with bounds, their scopes and names, and the imports between them.
+"""Python files as modules: reading and parsing them within bounds, their scopes and names, and their imports.
 
-No code of the user is run. Imports are followed to files beside the importing one, or in a folder above it up to the root
-that was given; whatever is Python's own, a package of an extra that rules know, or was installed beside the code
-(`*.dist-info`) stays a dotted name.
-Never here: what an expression stands for (python_values.py), rules. Invariants: a file that cannot be parsed is an error
+No user code is run. Imports are followed to files in the folder of the importing file or in a folder above it, up to the
+root. Modules of the standard library, packages that rules know by name, and packages installed next to the code
+(`*.dist-info`) are not followed and stay dotted names.
+Never here: the values of expressions (python_values.py), rules. Invariants: a file that cannot be parsed is an error
 with file and line; sizes and counts are bounded.
 """
 
@@ -24,16 +24,16 @@ from msgspec import Struct
 from onefold.check.findings import Source
 from onefold.errors import NotFoundError, StorageError, UsageError
 
-FILE_BYTES_MAX: Final = 1_048_576  # ours; what is larger was generated
-# Ours, of files that are read together: what imports lead to after that stays unknown; some 600 MB of memory.
+FILE_BYTES_MAX: Final = 1_048_576  # ours; larger files are generated
+# Ours, for files read together: imports after that are not followed. Takes about 600 MB of memory.
 CHARS_MAX: Final = 12_000_000
-FOLDERS_MAX: Final = 20  # ours: how far above a file its imports may be
+FOLDERS_MAX: Final = 20  # ours: how many folders up imports are looked for
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSION = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 ScopeNode = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.expr
 
-# Never followed, whatever lies beside the code: rules know these by their own names.
+# Never followed, even if there is a copy next to the code: rules know these packages by name.
 _KNOWN: Final = frozenset(
     {
         *("aioboto3", "aws_durable_execution_sdk_python", "aws_lambda_powertools", "aws_xray_sdk", "boto3", "botocore"),
@@ -51,15 +51,15 @@ class Broken(Struct, frozen=True):
 
 
 def broken(error: UsageError) -> Broken:
-    """What an error says, without its traceback, which would keep all that was read."""
+    """The texts of an error, without its traceback, which would keep all modules in memory."""
     return Broken(error.what, error.meaning, error.todo)
 
 
 class Inside(Struct, frozen=True):
-    """Where a module is that is written inside another file, a template.
+    """The place of a module that is written inside another file, a template.
 
     Attributes:
-        source: of the whole of it. lines, columns: what is added to its own; None: its pieces cannot be told apart there.
+        source: the place of the whole module. lines, columns: added to positions in it; None: only `source` is known.
     """
 
     source: Source
@@ -68,12 +68,12 @@ class Inside(Struct, frozen=True):
 
 
 class Binding(Struct, frozen=True):
-    """One way in which a name gets its value.
+    """One way in which a name gets a value.
 
     Attributes:
-        how: `value`: what the expression is. `item`: an item of it. `parameter`, `function`, `class`: `node`.
-            `import`: `dotted`, relative to a package with `level`. `other`: something that is not followed.
-        path: of the targets of an unpacking, by index: `for number, one in enumerate(...)` binds `one` with (1,).
+        how: `value`: the value of the expression `node`. `item`: an item of it. `parameter`, `function`, `class`: `node`.
+            `import`: `dotted`, relative if `level` is not 0. `other`: not followed.
+        path: indexes of a target in an unpacking: `for number, record in enumerate(...)` binds `record` with (1,).
     """
 
     how: str
@@ -84,10 +84,10 @@ class Binding(Struct, frozen=True):
 
 
 class Scope:
-    """Names of a module, class, function, lambda or comprehension.
+    """The names of a module, class, function, lambda or comprehension.
 
     Attributes:
-        bindings: each name with every way in which it is bound here. outside: names declared global or nonlocal.
+        bindings: for each name all its bindings in this scope. outside: names declared global or nonlocal.
     """
 
     def __init__(self, node: ScopeNode, parent: Scope | None, module: Module) -> None:
@@ -98,11 +98,11 @@ class Scope:
         self.outside: set[str] = set()
 
     def bind(self, name: str, binding: Binding) -> None:
-        """Note one more way in which a name is bound."""
+        """Add a binding of a name."""
         self.bindings.setdefault(name, []).append(binding)
 
     def find(self, name: str) -> tuple[Scope, list[Binding]] | None:
-        """The scope that a name is read from, and its bindings there; a class's names are not seen from its functions."""
+        """The scope in which a name is found, and its bindings there; None if there is none."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.bindings and name not in scope.outside:
@@ -117,10 +117,10 @@ class Module:
     """One parsed file.
 
     Attributes:
-        root: no import is followed to a folder above it.
-        scopes: of each node that has names of its own. parents: the node around each node. owned: of the module, a function
-            or class, its nodes without those of functions and classes inside; lambdas are the function's.
-        of_self: for each class the values that are assigned to attributes of `self`, by the attribute's name.
+        root: imports are not followed above it. inside: its place in a template; None for a file of its own.
+        scopes: by the nodes that open them. parents: of each node. owned: for the module, each function and each class its
+            nodes, without those of inner functions and classes; lambdas belong to the function around them.
+        of_self: for each class the values assigned to attributes of `self`, by attribute name.
     """
 
     def __init__(self, path: Path, root: Path, text: str, tree: ast.Module, inside: Inside | None = None) -> None:
@@ -153,7 +153,7 @@ class Module:
                 waiting.append((child, inner))
 
     def scope_of(self, node: ast.AST) -> Scope:
-        """The innermost scope in which a node is evaluated; of a function's decorators and defaults, the one around it."""
+        """The scope in which a node is evaluated; for decorators and defaults, the scope around the function."""
         inner, outer = node, self.parents.get(node)
         while outer is not None:
             if outer in self.scopes and not _is_of_header(inner, outer):
@@ -162,18 +162,14 @@ class Module:
         return self.top
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The nodes around a node, the nearest first."""
+        """The ancestors of a node, the nearest first."""
         outer = self.parents.get(node)
         while outer is not None:
             yield outer
             outer = self.parents.get(outer)
 
-    def function_of(self, node: ast.AST) -> FunctionNode | None:
-        """The function that a node is in; None at the top level."""
-        return next((one for one in self.above(node) if isinstance(one, FUNCTION)), None)
-
     def source(self, node: ast.AST) -> Source:
-        """Where a node is, its first line; of a function or class its `def` line up to the name's end."""
+        """The place of a node: its first line; for a function or class, its `def` line."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         end_line, end_column = getattr(node, "end_lineno", None) or line, getattr(node, "end_col_offset", None) or 0
         text = self.lines[line - 1] if line <= len(self.lines) else ""
@@ -190,7 +186,7 @@ class Module:
         return Source(self.file, line, begin + 1 + columns, line, max(end, begin) + 1 + columns)
 
     def text_of(self, node: ast.AST | None, chars_max: int = 60) -> str:
-        """A node as it is written, on one line, shortened; "" for None."""
+        """The source text of a node on one line, shortened; "" for None."""
         first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", None) or 0
         if not 0 < first <= last <= len(self.lines):
             return ""
@@ -202,19 +198,19 @@ class Module:
 
 
 def last_name(node: ast.AST | None) -> str:
-    """The last part of a dotted name, or of one in quotes; "" for anything else."""
+    """The last part of a dotted name, also of a quoted one; "" for other expressions."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value.rpartition(".")[2]
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _characters(line: str, column: int) -> int:
-    """A column in characters, from one in bytes of UTF-8."""
+    """Convert a column in bytes of UTF-8 to one in characters."""
     return column if line.isascii() else len(line.encode()[:column].decode(errors="ignore"))
 
 
 def _is_of_header(inner: ast.AST, outer: ast.AST) -> bool:
-    """Whether a child of a scope's node is evaluated outside: decorators, defaults, annotations, bases."""
+    """Whether a child of a scope's node is evaluated in the scope around it: decorators, defaults, annotations, bases."""
     if isinstance(outer, FUNCTION):
         return inner in outer.decorator_list or inner is outer.args or inner is outer.returns
     if isinstance(outer, ast.Lambda):
@@ -225,7 +221,7 @@ def _is_of_header(inner: ast.AST, outer: ast.AST) -> bool:
 
 
 class Modules:
-    """The files that were read, each once."""
+    """The modules that were read, each once."""
 
     def __init__(self) -> None:
         self._read: dict[Path, Module | None] = {}
@@ -235,7 +231,7 @@ class Modules:
         self.unread: dict[str, Broken] = {}
 
     def read(self, path: Path, root: Path) -> Module:
-        """A file as a module.
+        """Read a file as a module.
 
         Raises:
             NotFoundError: it does not exist. StorageError: it cannot be read.
@@ -251,7 +247,7 @@ class Modules:
         return module
 
     def add(self, path: Path, root: Path, text: str, inside: Inside) -> Module:
-        """A module that is written inside another file; `path` is what it would be called. Errors as `read`."""
+        """Parse a module that is written inside another file; `path` is its name. Errors as for `read`."""
         place = Path(f"{path.resolve()}:{inside.source}")
         if self._read.get(place) is None:
             self._read[place] = module_of(path, root, text, inside)
@@ -334,7 +330,7 @@ def above(folder: Path) -> Path:
 
 
 def parsed(path: Path, root: Path) -> Module:
-    """Read and parse one file; errors as `Modules.read`."""
+    """Read and parse a file; errors as for `Modules.read`."""
     raw = _bytes(path)
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
@@ -342,16 +338,16 @@ def parsed(path: Path, root: Path) -> Module:
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         line = raw.count(b"\n", 0, error.start) + 1 if isinstance(error, UnicodeDecodeError) else 1
         raise UsageError(
-            f"{path}:{line} is not text in the encoding that it names.", todo="Save it as UTF-8, or leave it out."
+            f"{path}:{line} is not text in the encoding that it names.", todo="Save it as UTF-8, or exclude it."
         ) from None
     return module_of(path, root, text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def module_of(path: Path, root: Path, text: str, inside: Inside | None = None) -> Module:
-    """A module out of a text; errors as `Modules.read`."""
+    """Parse a text as a module; errors as for `Modules.read`."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the user's escapes and comparisons; linters report those
+            warnings.simplefilter("ignore")  # linters report what Python warns of in the user's code
             tree = ast.parse(text, filename=str(path))
         return Module(path, root, text, tree, inside)
     except SyntaxError as error:
@@ -362,11 +358,11 @@ def module_of(path: Path, root: Path, text: str, inside: Inside | None = None) -
         raise UsageError(
             f"{where} is not Python {sys.version_info.major}.{sys.version_info.minor}: {error.msg}.",
             meaning="Nothing of this file was checked.",
-            todo="Correct the line, or run onefold under a Python that knows it.",
+            todo="Correct the line, or run onefold with a Python version that has this syntax.",
         ) from None
     except (ValueError, RecursionError, MemoryError) as error:
-        what = "it has null characters" if isinstance(error, ValueError) else "it is nested too deep"
-        raise UsageError(f"{path} is not Python: {what}.", todo="Leave it out, or correct it.") from None
+        what = "it contains null characters" if isinstance(error, ValueError) else "it is nested too deeply"
+        raise UsageError(f"{path} is not Python: {what}.", todo="Correct it, or exclude it.") from None
 
 
 def _bytes(path: Path) -> bytes:
@@ -378,12 +374,12 @@ def _bytes(path: Path) -> bytes:
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}.", todo="Make it readable.") from error
     if len(raw) > FILE_BYTES_MAX:
-        raise UsageError(f"{path} is larger than {FILE_BYTES_MAX:,} bytes.", todo="Leave it out; name other files.")
+        raise UsageError(f"{path} is larger than {FILE_BYTES_MAX:,} bytes.", todo="Exclude it, or name other files.")
     return raw
 
 
 class _Binder(ast.NodeVisitor):
-    """Notes for each scope how its names are bound."""
+    """Collects the bindings of all names in all scopes."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
@@ -522,7 +518,9 @@ class _Binder(ast.NodeVisitor):
             while how == "value" and isinstance(scope.node, COMPREHENSION) and scope.parent is not None:
                 scope = scope.parent  # a walrus in a comprehension binds outside of it
             if target.id in scope.outside:
-                scope = self._module.scopes[self._module.tree]  # global; what is nonlocal is noted as `other` as well
+                scope = self._module.scopes[
+                    self._module.tree
+                ]  # global; for nonlocal names there is a binding `other` as well
             scope.bind(target.id, Binding(how, value, path=path))
         elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
             owner = next((one for one in self._module.above(target) if isinstance(one, ast.ClassDef)), None)

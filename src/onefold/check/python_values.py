@@ -1,9 +1,9 @@
-"""What an expression of a Python file stands for, as far as the files alone say: clients, records, constants, keys.
+"""The values of Python expressions, as far as the files tell them: clients, records, constants, keys.
 
-`Values.of` follows names, imports, attributes of `self`, and calls of functions whose file was read, each a few steps.
-Where a name has several values, only what all of them have in common is said.
-Never here: rules, positions. Invariants: what cannot be told is UNKNOWN; an origin that a value is said to have is in it
-whenever the expression is evaluated (`a or b` has what both have); following is bounded in depth.
+`Values.of` follows names, imports, attributes of `self`, and calls of functions that were read. If a name can have several
+values, the result is what they have in common.
+Never here: rules, positions. Invariants: what is not certain is UNKNOWN; a value has an origin only if it has it every time
+the expression is evaluated (`a or b` has the origins that both have); depth is bounded.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Kind = Literal[
 
 
 class Value(Struct, frozen=True):
-    """What an expression stands for.
+    """The value of an expression.
 
     Attributes:
-        kind: `unknown` where it cannot be told; then only `origins` and `variable` may say something.
-        of: of a constant its value; of something external its dotted name; of a client or resource its service; of a
-            function or class its node; of an instance the node or dotted name of its class; of a table or queue, its name.
-        module: where a function or class is. call: that has made a client, an instance or the like.
-        origins: what is certainly in the value. variable: the environment variable that it is.
+        kind: what it is; `unknown` if that is not certain, but `origins` and `variable` can still be set.
+        of: for a constant its value; for something external its dotted name; for a client or resource its service; for a
+            function or class its node; for an instance the node or dotted name of its class; for a table or queue its name.
+        module: contains the function, class or call. call: that created a client, an instance and so on.
+        origins: what the value certainly contains. variable: the environment variable that it is read from.
     """
 
     kind: Kind = "unknown"
@@ -82,7 +82,7 @@ _CLOCK: Final = frozenset(
         *("arrow.now", "arrow.utcnow", "pendulum.now", "django.utils.timezone.now"),
     }
 )
-# What comes out has in it what goes in, whatever that is.
+# The result contains the arguments.
 _KEEPS: Final = (
     "hashlib.",
     "base64.",
@@ -132,10 +132,10 @@ Roles = dict[tuple[ast.AST, str], Value]
 
 
 class Values:
-    """Says what expressions stand for.
+    """Evaluates expressions.
 
     Attributes:
-        roles: what a function's parameter is, by the function's node and the parameter's name; rules of the caller fill it.
+        roles: the values of parameters, by the function's node and the parameter's name.
     """
 
     def __init__(self, modules: Modules) -> None:
@@ -144,32 +144,32 @@ class Values:
         self._known: dict[ast.AST, Value] = {}
 
     def give(self, roles: Roles) -> None:
-        """Let parameters be something else than before."""
+        """Replace the roles, and forget the values found with the earlier ones."""
         self.roles = roles
         self._known.clear()
 
     def of(self, node: ast.AST | None, module: Module, depth: int = 0) -> Value:
-        """What an expression of a module stands for."""
+        """The value of an expression of a module."""
         evaluate = None if node is None or depth > DEPTH_MAX else _EVALUATE.get(type(node))
         if node is None or evaluate is None:
             return UNKNOWN
         if node not in self._known:
-            self._known[node] = UNKNOWN  # what it is as long as it leads to itself
+            self._known[node] = UNKNOWN  # if the expression leads back to itself
             self._known[node] = evaluate(self, node, module, depth + 1)
         return self._known[node]
 
     def dotted(self, node: ast.AST | None, module: Module) -> str:
-        """The dotted name of something external (`boto3.client`), "" where it is none."""
+        """The dotted name of an external value, such as `boto3.client`; "" for other values."""
         value = self.of(node, module)
         return str(value.of) if value.kind == "external" else ""
 
     def class_of(self, node: ast.AST | None, module: Module) -> str:
-        """The dotted name of the external class that an expression is an instance of, "" where that is not known."""
+        """The dotted name of the external class of an instance; "" if it is not known."""
         value = self.of(node, module)
         return value.of if value.kind == "instance" and isinstance(value.of, str) else ""
 
     def literal(self, node: ast.expr | None, module: Module) -> ast.expr | None:
-        """An expression, or what the only assignment to a name gives it."""
+        """An expression; for a name with a single assignment, the assigned expression."""
         for _ in range(BINDINGS_MAX):
             if not isinstance(node, ast.Name):
                 break
@@ -181,7 +181,7 @@ class Values:
         return node
 
     def function(self, node: ast.AST | None, module: Module) -> tuple[FunctionNode | ast.Lambda, Module] | None:
-        """The function of a read file that an expression is."""
+        """The function that an expression refers to, and its module; None if it was not read."""
         value = self.of(node, module)
         if value.kind == "function" and value.module is not None:
             return value.of, value.module
@@ -194,7 +194,7 @@ class Values:
         return self.named(node.id, module.scope_of(node), depth)
 
     def named(self, name: str, scope: Scope, depth: int) -> Value:
-        """What a name stands for in a scope."""
+        """The value of a name in a scope."""
         if depth > DEPTH_MAX:
             return UNKNOWN
         found = scope.find(name)
@@ -206,7 +206,7 @@ class Values:
         return met(self._bound(one, name, where, depth + 1) for one in bindings)
 
     def _starred(self, name: str, module: Module, depth: int) -> Value:
-        """A name that is bound nowhere: a builtin, or from a star import of a file that was read."""
+        """The value of a name without a binding: from a star import of a file that was read, or a builtin."""
         for one in module.star_imports:
             found = self.modules.imported(module, one.dotted, one.level)
             if found is None:
@@ -234,7 +234,7 @@ class Values:
                 return UNKNOWN
 
     def _annotated(self, parameter: ast.AST | None, module: Module, depth: int) -> Value:
-        """A parameter of which only the annotation says something."""
+        """The value of a parameter according to its annotation."""
         annotation = getattr(parameter, "annotation", None)
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
             name = annotation.value.rpartition(".")[2]
@@ -288,7 +288,7 @@ class Values:
         return self.named(name, scope, depth) if scope is not None and name in scope.bindings else UNKNOWN
 
     def _of_self(self, owner: ast.ClassDef, module: Module, name: str, depth: int) -> Value:
-        """`self.name`: what every assignment in the class gives it, or the class's own."""
+        """The value of `self.name`: from all assignments in the class, or from the class body."""
         values = module.of_self.get(owner, {}).get(name, ())
         found = [self.of(one, module, depth) for one in values[:BINDINGS_MAX]]
         return met(found) if found else self._of_class(owner, module, name, depth)
@@ -307,7 +307,7 @@ class Values:
         return _member(base, key.of) if isinstance(key.of, str) else UNKNOWN
 
     def call(self, node: ast.Call, module: Module, depth: int) -> Value:
-        """What a call gives."""
+        """The result of a call."""
         if isinstance(node.func, ast.Attribute):
             base = self.of(node.func.value, module, depth)
             found = self._method(base, node.func.attr, node, module, depth)
@@ -370,7 +370,7 @@ class Values:
         return Value(variable=name.of) if name.kind == "constant" and isinstance(name.of, str) else UNKNOWN
 
     def _method(self, base: Value, name: str, node: ast.Call, module: Module, depth: int) -> Value | None:
-        """What a method of something known gives; None where it is nothing known, and the callee decides."""
+        """The result of a method of a known value; None if neither is known."""
         match base.kind, name:
             case "session", "client" | "resource":
                 return self._made(name, node, module, depth)
@@ -400,7 +400,7 @@ class Values:
         return Value("table" if name == "Table" else "queue", named, module, node)
 
     def returned(self, function: ast.AST, module: Module, depth: int = 0) -> Value:
-        """What a function of a read file returns, whoever calls it."""
+        """The return value of a function that was read, for any caller."""
         if isinstance(function, ast.Lambda):
             return self.of(function.body, module, depth)
         if not isinstance(function, FUNCTION) or function.decorator_list or depth > DEPTH_MAX // 2:
@@ -411,7 +411,7 @@ class Values:
         return met(self.of(one.value, module, depth + 1) for one in returns)
 
     def _cached(self, function: ast.AST, module: Module, depth: int) -> Value:
-        """A function below `functools.cache` or `lru_cache` returns what it returned without."""
+        """The return value of a function with a decorator that does not change it, such as `functools.cache`."""
         if not isinstance(function, FUNCTION) or depth > DEPTH_MAX // 2:
             return UNKNOWN
         for one in function.decorator_list:
@@ -431,7 +431,7 @@ class Values:
         return _kept(parts)
 
     def gathered(self, node: ast.AST, module: Module, depth: int) -> Value:
-        """A tuple, list, set, dictionary or sum has in it what its parts have."""
+        """A tuple, list, set, dictionary or sum: it contains what its parts contain."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Add, ast.Sub, ast.Pow)):
             number = _calculated(node.op, self.of(node.left, module, depth), self.of(node.right, module, depth))
             if number is not None:
@@ -439,7 +439,7 @@ class Values:
         return _kept([self.of(one, module, depth) for one in ast.iter_child_nodes(node)])
 
     def chosen(self, node: ast.AST, module: Module, depth: int) -> Value:
-        """`a if x else b`, `a or b`: what all of them have in common."""
+        """`a if x else b`, `a or b`: what the alternatives have in common."""
         parts = (
             [node.body, node.orelse]
             if isinstance(node, ast.IfExp)
@@ -492,7 +492,7 @@ def _member(base: Value, name: str) -> Value:
 
 
 def _item(base: Value, path: tuple[int, ...]) -> Value:
-    """What a loop over something takes out of it, and of that what a target with a path gets."""
+    """The value that a loop over `base` assigns to a target; `path` is the target's place in an unpacking."""
     if base.kind == "pairs" and isinstance(base.of, Value):
         return _item(base.of, path[1:]) if path[:1] == (1,) else UNKNOWN
     if path:
@@ -501,13 +501,13 @@ def _item(base: Value, path: tuple[int, ...]) -> Value:
 
 
 def _kept(parts: Iterable[Value]) -> Value:
-    """A value that has in it what the parts have."""
+    """A value that contains everything its parts contain."""
     origins = frozenset[Origin]().union(*(one.origins for one in parts))
     return Value(origins=origins)
 
 
 def met(values: Iterable[Value]) -> Value:
-    """What all of several values have in common; None beside others is what a name has before it gets its value."""
+    """What several values have in common; None is ignored, since names are often set to None first."""
     found = [one for one in values if not (one.kind == "constant" and one.of is None)]
     if not found:
         return UNKNOWN

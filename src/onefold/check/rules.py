@@ -65,16 +65,20 @@ RULES: Final = (
     Rule("DUP002", "visibility timeout below six function timeouts", duplicate_rules.visibility_below_six_timeouts),
     Rule("DUP003", "whole batch comes back on a time-out", duplicate_rules.batch_returns_on_timeout),
     Rule("DUP004", "no partial answer for a batch", joined=code_duplicate_rules.no_partial_answer),
-    Rule("DUP005", "failures asked for and never named", joined=code_duplicate_rules.never_answers),
-    Rule("DUP006", "failures named and not asked for", joined=code_duplicate_rules.nobody_reads_answer),
-    Rule("DUP007", "key that changes with each delivery", in_code=code_duplicate_rules.key_of_a_delivery),
-    Rule("DUP008", "record that ends before its message", joined=code_duplicate_rules.records_expire_early),
+    Rule("DUP005", "failed messages requested but never reported", joined=code_duplicate_rules.never_answers),
+    Rule("DUP006", "failed messages reported but ignored", joined=code_duplicate_rules.nobody_reads_answer),
+    Rule("DUP007", "idempotency key that changes with each delivery", in_code=code_duplicate_rules.key_of_a_delivery),
+    Rule(
+        "DUP008", "idempotency record that expires before its message", joined=code_duplicate_rules.records_expire_early
+    ),
     Rule("DUP009", "claim that is never released", in_code=code_duplicate_rules.claim_is_never_released),
-    Rule("DUP010", "record in progress without an end", in_code=code_duplicate_rules.idempotency_without_context),
+    Rule(
+        "DUP010", "idempotency record that stays in progress", in_code=code_duplicate_rules.idempotency_without_context
+    ),
     Rule("DUP011", "two functions on one queue", duplicate_rules.two_consumers),
     Rule(
         "DUP012",
-        "record table claimed in two regions, or lock that only its TTL ends",
+        "record table claimed in two regions, or lock that only a TTL releases",
         duplicate_rules.claimed_in_two_regions,
         in_code=code_duplicate_rules.lock_ends_by_ttl,
         preview=True,
@@ -87,11 +91,11 @@ RULES: Final = (
     ),
     Rule("DUP014", "execution without a name", in_code=code_duplicate_rules.executions_without_name),
     Rule("DUP015", "ticks that all look alike", delivery_rules.ticks_without_a_key, preview=True),
-    Rule("DUP016", "durable function that is idempotent outside", in_code=code_duplicate_rules.durable_and_idempotent),
+    Rule("DUP016", "idempotency around a durable execution", in_code=code_duplicate_rules.durable_and_idempotent),
     Rule("DUP017", "rule and subscriber with one target", delivery_rules.both_generations, preview=True),
     Rule(
         "DUP018",
-        "SDK that gives up before the answer",
+        "SDK that times out and calls again",
         joined=code_duplicate_rules.slow_invocations,
         in_code=code_duplicate_rules.impatient_sends,
     ),
@@ -122,7 +126,7 @@ RULES: Final = (
         in_code=code_loss_rules.body_over_limit,
         preview=True,
     ),
-    Rule("LOS016", "message deleted without its work", in_code=code_loss_rules.lost_on_failure),
+    Rule("LOS016", "message deleted without being processed", in_code=code_loss_rules.lost_on_failure),
     Rule("LOS017", "failed items of a map that nobody lists", loss_rules.tolerated_items_without_a_manifest),
     Rule(
         "CLG001",
@@ -149,7 +153,7 @@ RULES: Final = (
         joined=code_clog_rules.sends_to_own_queue,
         preview=True,
     ),
-    Rule("CLG009", "delay over what SQS or the broker takes", in_code=code_clog_rules.delay_over_the_limit),
+    Rule("CLG009", "delay longer than SQS or the broker allows", in_code=code_clog_rules.delay_over_the_limit),
     Rule("CLG010", "durable wait behind a mapping", in_code=code_clog_rules.durable_waits_behind_mapping),
     Rule("CLG011", "ordered subscriber that stops its group", delivery_rules.subscriber_stops_its_group),
     Rule("CLG012", "large batch without a window", clog_rules.batch_without_window),

@@ -1,8 +1,8 @@
-"""An app's plan as a document that `onefold check` reads: the template's resources, each at the line of its declaration.
+"""The plan of an app as a document for `onefold check`: resources with the lines of their declarations.
 
-What is checked is what a deployment would make. An app that cannot be deployed as it is (a handler needs a database, say) is
-checked for its queues.
-Never here: rules; writing anything. Invariant: nothing is opened, and no credentials are read.
+The resources are those that a deployment would create. For an app that cannot be deployed as it is, for example because a
+handler needs a database, they are only its queues.
+Never here: rules, writing files. Invariant: nothing is opened, and no credentials are read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WORDS: Final = {
 def document_of(
     app: str, target: str, declared: AppDeclarations, stack: Stack, files: Iterable[Path]
 ) -> tuple[Document, str]:
-    """The document, and why it has no more than queues; "" when it has all.
+    """The document, and why it contains only queues; "" if it contains everything.
 
     Args:
         app: its name. target: `module:attribute`.
@@ -70,7 +70,7 @@ def _resources(planned: DeployPlan) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.json.decode(cloudformation.to_json(planned, indent=False))
     parameters = found.pop("Parameters", {})
     for about in parameters.values():
-        about.pop("Default", None)  # a deployment fills them in: an alarm has its topic then, or it has not
+        about.pop("Default", None)  # set when deploying; whether alarms have a topic is not known before
     return {**found, "Parameters": parameters}
 
 

@@ -17,7 +17,7 @@ import click
 from msgspec.structs import replace
 
 from onefold import extras, redact
-from onefold.cli import render, target
+from onefold.cli import render
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, Style, line
 from onefold.clock import SystemClock
@@ -130,7 +130,11 @@ def _about_rules(explain: str | None) -> Answer:
 
 def _is_app(word: str) -> bool:
     """Whether an argument is `module:attribute`, and no file is called that."""
-    return not Path(word).exists() and target.is_app(word) and not target.is_url(word)
+    if Path(word).exists():
+        return False
+    from onefold.cli import target  # templates need none of what opens apps
+
+    return target.is_app(word) and not target.is_url(word)
 
 
 def _accounts(words: Sequence[str]) -> tuple[dict[str, Input], list[Unread]]:
