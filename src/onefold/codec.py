@@ -78,7 +78,6 @@ def decimal(text: str) -> Decimal:
 
 
 VERSION_MARK_CHARS: Final = 8  # of a fingerprint's 32: from a payload's version 2 on they say which version it is
-COMPLAINTS_MAX: Final = 1_000  # pydantic's errors about one value; if there are more, only their count is used
 _MARKS: Final = "~"  # separates the digest from the fields in a fingerprint
 _MARKS_CHARS_MAX: Final = 400
 _NAMED: Final = re.compile(r"\w{1,64}")
@@ -98,11 +97,6 @@ def _encode_unsorted(value: object) -> bytes:
 
         raise payload_errors.no_json(value, error, _UNSORTED.encode) from None
     return canonical(data)
-
-
-def is_pydantic(error: BaseException) -> bool:
-    """Whether an error is a ValidationError of pydantic, without importing pydantic."""
-    return type(error).__module__.partition(".")[0] == "pydantic_core" and hasattr(error, "error_count")
 
 
 def canonical(text: bytes | str) -> bytes:
@@ -420,6 +414,8 @@ def _from_builtins(cls: type, value: object) -> object:
         return cast(object, cast(Any, cls).model_validate_json(_UNSORTED.encode(value)))
     except ValueError as error:
         let_through(error)
+        from onefold.payload_errors import is_pydantic  # only errors need it; cold starts are measured
+
         if not is_pydantic(error):
             raise
         raise ValueError("pydantic refuses it") from error  # msgspec would make a text of all errors

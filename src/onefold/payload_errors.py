@@ -19,10 +19,10 @@ from typing import Any, cast
 
 import msgspec
 
-from onefold.codec import COMPLAINTS_MAX, is_pydantic
 from onefold.errors import PayloadError
 from onefold.interrupts import ignored, let_through
 
+COMPLAINTS_MAX = 1_000  # pydantic's errors about one value; if there are more, only their count is used
 _SHOWN_CHARS = 60
 _PATH = r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$"
 _VALUE = r"(?s)^(Invalid (?:enum )?value) .*$"
@@ -117,6 +117,11 @@ def _pydantic_errors(error: Exception) -> tuple[str | None, str, object] | None:
     where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
     more = f" (and {count - 1} more)" if count > 1 else ""
     return where, first["msg"] + more, first["input"]
+
+
+def is_pydantic(error: BaseException) -> bool:
+    """Whether an error is a ValidationError of pydantic, without importing pydantic."""
+    return type(error).__module__.partition(".")[0] == "pydantic_core" and hasattr(error, "error_count")
 
 
 def _value_at(text: bytes | str, path: str) -> str:

@@ -17,8 +17,8 @@ from typing import Any, cast
 from msgspec import Struct
 
 from onefold import redact
-from onefold.codec import COMPLAINTS_MAX, is_pydantic
 from onefold.errors import OnefoldError, UsageError
+from onefold.payload_errors import COMPLAINTS_MAX, is_pydantic
 
 _QUERY = r"\?[^\s'\"()=?]+=[^\s'\")]*"
 _PRIVATE_KEY = "-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]{0,8192}(?:-----END[^-]{0,60}-----)?"

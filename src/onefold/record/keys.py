@@ -29,6 +29,7 @@ from onefold import codec, extras
 from onefold.contracts.store import RecordKey
 from onefold.errors import PayloadError, UsageError
 from onefold.interrupts import let_through
+from onefold.payload_errors import is_pydantic
 from onefold.record.error_text import summary_of
 
 KEY_CHARS_MAX = 512  # contracts.store.RecordKey: 1 to 512 characters
@@ -541,6 +542,6 @@ def by_function(function: Callable[[Any], object], name: str, what: str) -> Call
 def _failed(rule: str, error: Exception) -> PayloadError:
     return PayloadError(
         f"The {rule} raised {type(error).__qualname__} for this payload.",
-        meaning=f"It said: {(summary_of(error) if codec.is_pydantic(error) else str(error))[:200]}",
+        meaning=f"It said: {(summary_of(error) if is_pydantic(error) else str(error))[:200]}",
         todo="Send what the rule expects, or make the rule cover this case.",
     )
