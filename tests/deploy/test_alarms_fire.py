@@ -412,7 +412,7 @@ def test_the_queue_of_reports_is_only_there_where_a_worker_can_receive_from_it()
     assert not any("onefold-alarms" in one.name for one in found.alarms)
     (note,) = [one for one in found.notes if "app.alarms" in one]
     assert "--alarm-topic" in note
-    app.queue("by-workers", function=None)
+    app.job(app.queue("by-workers", function=None), key="{id}", name="slow")(lambda payload: None)
     found = plan("shop", "shop:app", declared_in(app), Stack())
     assert {"onefold-alarms", "onefold-alarms-dead"} <= {one.settings.name for one in found.queues}
     assert not any("app.alarms" in one for one in found.notes)

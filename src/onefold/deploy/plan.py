@@ -26,6 +26,7 @@ from onefold.deploy.state_machine import MachinePlan
 from onefold.engines.aws import queue_attributes
 from onefold.events.bus import Bus
 from onefold.events.pipes import Pipe
+from onefold.maps.jobs import turns_queue
 from onefold.maps.rules import MapSpec
 from onefold.observe.alarm_targets import QUEUE as ALARMS_QUEUE
 from onefold.observe.emf import EMF_VARIABLE, namespace_of
@@ -145,13 +146,13 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
     """
     names.check_prefix(stack.prefix)
     queues = sorted(declared.queues, key=lambda queue: queue.name)
-    left_out = [one for one in queues if one.name == ALARMS_QUEUE and not _has_workers(queues)]
-    queues = [one for one in queues if one not in left_out]
+    left_out = _left_out(app, queues, declared)
+    queues = [one for one in queues if one.name not in left_out]
     if not queues:
         raise errors.UsageError(f"App {app} declares no queue.", todo="Declare one: app.queue(...).")
     scheduled, maps = list(declared.schedules), list(declared.maps)
     piped = {pipe.source: pipe for pipe in declared.pipes if pipe.enrich is None}  # a function runs the others
-    jobs = [job for job in declared.jobs if job.policy.queue not in {one.name for one in left_out}]
+    jobs = [job for job in declared.jobs if job.policy.queue not in left_out]
     by_name = sorted(jobs, key=lambda one: one.name)
     on_queue = {queue.name: [job for job in by_name if job.policy.queue == queue.name] for queue in queues}
     stack = replace(stack, table=None if stack.records else (stack.table or f"{stack.prefix}{app}"))
@@ -209,18 +210,18 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
             *functions.notes(made, queues),
             *eventbridge.schedule_notes(scheduled),
             *state_machine.notes(maps, by_queue),
-            *_notes(app, stack, declared, counts, is_left_out=bool(left_out)),
+            *_notes(app, stack, declared, counts, left_out),
         ),
     )
 
 
 def _notes(
-    app: str, stack: Stack, declared: AppDeclarations, counts: Sequence[LogCount], *, is_left_out: bool
+    app: str, stack: Stack, declared: AppDeclarations, counts: Sequence[LogCount], left_out: Mapping[str, str]
 ) -> list[str]:
-    """Notes on logs, the queue of alarms, and the prefix."""
+    """Notes on logs, queues that are left out, and the prefix."""
     return [
         *([] if declared.logs else alarms.notes(counts)),
-        *([_ALARMS_LEFT_OUT] if is_left_out else []),
+        *left_out.values(),
         *_shared_prefix(app, stack.prefix, declared.reconcilers),
     ]
 
@@ -246,9 +247,19 @@ def _check_platforms(made: Sequence[FunctionPlan]) -> None:
         )  # fmt: skip
 
 
-def _has_workers(queues: Iterable[Queue]) -> bool:
-    """Whether a worker runs some of the app's jobs; then it, or `onefold watch`, evaluates alarms and sends reports."""
-    return any(one.function is None for one in queues if one.name != ALARMS_QUEUE)
+def _left_out(app: str, queues: Iterable[Queue], declared: AppDeclarations) -> dict[str, str]:
+    """The queues that only workers use, with a note on each, if no worker runs any of the app's jobs."""
+    turns = turns_queue(app)
+    with_jobs = {one.policy.queue for one in declared.jobs} - {ALARMS_QUEUE, turns}
+    if any(one.function is None for one in queues if one.name in with_jobs):
+        return {}
+    found = {ALARMS_QUEUE: _ALARMS_LEFT_OUT}
+    if all(state_machine.is_in_s3(one) for one in declared.maps):
+        found[turns] = (
+            f"Step Functions drives every map run, and this app has functions only: the queue {turns}, by which workers do,"
+            " is left out."
+        )
+    return {one.name: found[one.name] for one in queues if one.name in found}
 
 
 def _shared_prefix(app: str, prefix: str, reconcilers: Collection[str]) -> list[str]:

@@ -86,7 +86,7 @@ def planned(
     Raises:
         UsageError: Step Functions would refuse something, or a map is on a queue that has no function.
     """
-    return [_machine(app, spec, stack, functions) for spec in specs if _is_in_s3(spec)]
+    return [_machine(app, spec, stack, functions) for spec in specs if is_in_s3(spec)]
 
 
 def notes(specs: Sequence[MapSpec], functions: Mapping[str, FunctionPlan]) -> list[str]:
@@ -99,7 +99,7 @@ def notes(specs: Sequence[MapSpec], functions: Mapping[str, FunctionPlan]) -> li
     for spec in sorted(specs, key=lambda spec: spec.name):
         function = functions.get(names.logical_id(spec.queue))
         most = None if function is None else function.mapping.concurrency_max
-        if not _is_in_s3(spec):
+        if not is_in_s3(spec):
             found.append(
                 f"Map {spec.name} gets no state machine: its items are not in S3. Run it where they are: onefold map."
             )
@@ -111,7 +111,8 @@ def notes(specs: Sequence[MapSpec], functions: Mapping[str, FunctionPlan]) -> li
     return found
 
 
-def _is_in_s3(spec: MapSpec) -> bool:
+def is_in_s3(spec: MapSpec) -> bool:
+    """Whether a map has a state machine, because its items are in S3."""
     return (spec.source or "").startswith("s3://")
 
 

@@ -235,7 +235,7 @@ def declare(runtime: Runtime, queue: Queue, given: Options, take: Take) -> Calla
         )(function)
         job.judge_failure = ItemFailures(spec=spec).judge
         turns = registry.add_queue(
-            queue_of(f"{registry.name}-maps", function=None, dead_letter=DeadLetter(after=TURN_RECEIVES))
+            queue_of(turns_queue(registry.name), function=None, dead_letter=DeadLetter(after=TURN_RECEIVES))
         )
         made = registry.maps[name] = MapJob(
             spec=spec,
@@ -250,6 +250,11 @@ def declare(runtime: Runtime, queue: Queue, given: Options, take: Take) -> Calla
         return made
 
     return declared
+
+
+def turns_queue(app: str) -> str:
+    """The name of the queue by which workers drive an app's map runs."""
+    return f"{app}-maps"
 
 
 def _several(given: Any) -> Sequence[Any]:
