@@ -60,6 +60,7 @@ class OnefoldError(Exception):
     """
 
     code = "error"
+    _keys: tuple[str, ...] = ()  # business keys that the texts quote, for log lines, which have hashes of them
 
     def __init__(self, what: str, *, meaning: str = "", todo: str = "") -> None:
         self.what: str = _shown(what)

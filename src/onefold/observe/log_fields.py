@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -22,6 +22,7 @@ from onefold.contracts.queue import text_at
 from onefold.contracts.store import RecordKey
 from onefold.errors import UsageError
 from onefold.observe import wording
+from onefold.record.error_text import quoted_keys
 from onefold.runtime.events import EVENTS, Event
 
 Keys = Literal["hashed", "shown"]
@@ -228,13 +229,22 @@ def fields_of(event: Event, base: Mapping[str, str] = {}, keys: Keys = "hashed")
     if counts:
         found["counts"] = counts
     if keys == "hashed":
+        quoted = quoted_keys(event.exception)
         for name in PRIVATE:
             text = found.get(name)
             if text is not None:
                 found[name] = hashed(str(text))
-                if isinstance(summary := found.get("summary"), str):  # onefold's own errors quote the key
-                    found["summary"] = summary.replace(repr(text), hashed(str(text)))
+                quoted.add(str(text))
+        for name in ("summary", "trace"):  # onefold's own errors quote keys
+            if isinstance(said := found.get(name), str):
+                found[name] = _without(said, quoted)
     return {name: said for name in sorted(found, key=_rank_of) if (said := found[name]) is not None}
+
+
+def _without(text: str, keys: Iterable[str]) -> str:
+    for key in keys:
+        text = text.replace(repr(key), hashed(key))
+    return text
 
 
 def json_line(fields: Mapping[str, Value]) -> str:

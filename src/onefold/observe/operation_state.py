@@ -91,7 +91,7 @@ def _held(record: Record, evidence: Evidence) -> OperationState:
         return OperationState(
             state="held",
             text=f"Held since {evidence.say(record.updated_at_ms)}: the effect happened, and its result could not be"
-            f" recorded.{why}",
+            f" recorded: what the run returned was not kept.{why}",
             todo=(
                 "The effect happened, so do not run it again. With the result from the other system, run",
                 redact.command(settle, key, f"--done --result JSON{which}"),

@@ -57,6 +57,27 @@ class _Frame(Struct, frozen=True, gc=False):
     ours: bool
 
 
+_CAUSES_MAX = 50  # of one error, that are looked at for keys
+
+
+def quote_key(error: BaseException, key: str) -> None:
+    """Note that an error's texts quote a business key, so that log lines have a hash in its place."""
+    if isinstance(error, OnefoldError):
+        error._keys = (*error._keys, key)  # noqa: SLF001 - private to onefold
+
+
+def quoted_keys(error: BaseException | None) -> set[str]:
+    """The business keys that an error, its causes and what was handled meanwhile quote."""
+    found, waiting, seen = set[str](), [error], set[int]()
+    while waiting and len(seen) < _CAUSES_MAX:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            found.update(getattr(one, "_keys", ()) if isinstance(one, OnefoldError) else ())
+            waiting += [one.__cause__, one.__context__]
+    return found
+
+
 def trace_of(error: BaseException, text_of: Callable[[BaseException], str]) -> Trace:
     """The frames of an exception and of its causes, each cause before its consequence, as Python prints them.
 

@@ -34,6 +34,7 @@ from onefold.options import check_choice
 from onefold.record import decisions, guard
 from onefold.record.attempt import Commit, Facts
 from onefold.record.delivery import Backoff, NotStarted, Outcome, Policy, Success, Unstorable, completion
+from onefold.record.error_text import quote_key
 from onefold.record.failures import classify
 from onefold.record.keys import KeyFunction
 from onefold.record.lease import trusted_until_ms
@@ -548,6 +549,11 @@ class GuardedFunction:
             return self._result.decode_result(found.result)
         except errors.PayloadError as error:
             raise once_reports.unfit(self.name, found.hold.key, error) from None
+
+    def quote_key(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note that an error of a call quotes its key."""
+        if isinstance(error, errors.OnefoldError) and not isinstance(error, errors.PayloadError):  # that: it has no key
+            quote_key(error, self._arguments.key_of(args, kwargs).key)
 
     def wait_from(self, found: Running, since_ms: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """The monotonic instant at which a duplicate began to wait for a running call.

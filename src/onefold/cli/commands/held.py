@@ -97,7 +97,7 @@ def show_held(words: tuple[str, ...], url: str | None, job: str | None, tenant: 
     )
 
 
-_KNOWN = "The effect happened; its result could not be recorded. "
+_KNOWN = "The effect happened; its result could not be recorded, and was not kept. "
 _MESSAGE_GONE = "Its message is gone: it has expired, or was deleted."
 
 
