@@ -17,7 +17,7 @@ from onefold.cli.main import run
 from onefold.contracts.queue import JOB_ATTRIBUTE
 from onefold.contracts.store import Claimed, Complete, Completed, RecordKey
 from onefold.deploy import apply, changes
-from onefold.deploy.apply import ChangeSet, Deployed
+from onefold.deploy.apply import ChangeSet, Deployed, Rollout
 from onefold.deploy.changes import ResourceChange
 from onefold.engines import urls
 from onefold.engines.aws.session import Session
@@ -269,6 +269,53 @@ def test_a_diff_that_may_not_look_at_queues_still_compares(shop: Shop, monkeypat
     code, _, err = shop.diff()
     assert code == 0
     assert "! What a deployment would strand is not known: sqs:ListQueues is not allowed. Add it." in err
+
+
+def test_how_a_stack_is_deployed_is_said_on_the_command_line(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Rollout, Any]] = []
+
+    def prepare(*words: Any, rollback: Any, **_: Any) -> None:
+        asked.append((words[-1], rollback))
+
+    monkeypatch.setattr(apply.LiveStack, "prepare", prepare)
+    role, topic = "arn:aws:iam::111122223333:role/deployer", "arn:aws:sns:eu-west-1:111122223333:ops"
+    (shop.folder / "policy.json").write_text('{"Statement": []}')
+    words = ("--role-arn", role, "--notify", topic, "--protect", "--stack-policy", "policy.json", "--tag", "team=shop")
+    code, out, err = shop.deploy("--yes", *words, "--rollback-minutes", "10")
+    assert code == 0, out + err
+    assert "! no alarm undoes this update: the functions' own are used from the second deployment on" in err
+    assert shop.deploy("--yes", "--no-protect", "--stack-policy", "keep")[0] == 0
+    assert asked == [
+        (
+            Rollout(
+                role_arn=role, notifications=(topic,), protected=True, policy='{"Statement": []}',
+                tags={"onefold:app": "shop", "team": "shop"}, rollback_minutes=10,
+            ),
+            {"RollbackTriggers": [], "MonitoringTimeInMinutes": 0},
+        ),
+        (Rollout(protected=False, policy=apply.KEEPING_POLICY, tags={"onefold:app": "shop"}), None),
+    ]  # fmt: skip
+    for wrong in (("--stack-policy", "nowhere.json"), ("--rollback-minutes", "181")):
+        assert shop.deploy("--yes", *wrong)[0] == 2
+    assert shop.deploy("--yes", "--rollback-alarm", "nobody-has-this")[0] == 1
+    assert len(asked) == 2
+
+
+def test_a_diff_shows_what_was_changed_by_hand(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shop.deploy("--yes")[0] == 0
+    found: list[apply.Drift] = []
+    monkeypatch.setattr(apply.LiveStack, "drift", lambda _: found)
+    code, out, _ = shop.diff("--drift")
+    assert (code, out.splitlines()[0]) == (0, "Nothing was changed manually since the deployment.")
+    properties = (("/VisibilityTimeout", "780", "30"),)
+    found.append(
+        apply.Drift(logical_id="OrdersQueue", type="AWS::SQS::Queue", status="MODIFIED", properties=properties)
+    )
+    code, out, _ = shop.diff("--drift")
+    assert code == 1
+    assert "! OrdersQueue (AWS::SQS::Queue) was modified outside of CloudFormation" in out
+    assert "/VisibilityTimeout: 780 -> 30" in out
+    assert json.loads(shop.diff("--json")[1])["drift"] is None
 
 
 def test_a_dry_run_and_a_no_change_nothing(shop: Shop, person: Callable[[str], None]) -> None:
