@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import boto3
 import pytest
@@ -243,6 +246,33 @@ def test_what_sns_would_refuse_is_refused_and_nobody_gets_it(
         sns.publish(**arguments)
     assert caught.value.response["Error"]["Code"] == code
     assert received("all") == received("bare") == received("queue.fifo") == []
+
+
+ATTRIBUTE = "MessageAttributes.entry.1"
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ("", "no value for required parameter"),
+        (f"TopicArn={ORDERS}", "no value for required parameter"),
+        (f"TopicArn={ORDERS}&Message.a=b", "no value for required parameter"),
+        (f"TopicArn={ORDERS}&Message=a&MessageAttributes.entry.1.Value=b", "must contain non-empty"),
+        (f"TopicArn={ORDERS}&Message=a&MessageAttributes.entry.1.Name=%00", "must contain non-empty"),
+        (f"TopicArn={ORDERS}&Message=a&{ATTRIBUTE}.Name=b&{ATTRIBUTE}.Value.BinaryValue=%21", "is not base64"),
+        (f"TopicArn={ORDERS}&Message=%ff", "percent-encoded UTF-8"),
+        ("Action=Elsewhere%00%3Ctag%3E", "InvalidAction"),
+    ],
+)
+def test_a_form_that_no_client_would_send_is_refused(url: str, received: Any, form: str, said: str) -> None:
+    body = f"{form}&Version=2010-03-31{'' if 'Action=' in form else '&Action=Publish'}"
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(urllib.request.Request(url, body.encode(), method="POST"))
+    answer = caught.value.read()
+    assert caught.value.code == 400
+    assert said in "".join(ET.fromstring(answer).itertext())
+    assert b"http://sns.amazonaws.com/doc/2010-03-31/" in answer
+    assert received("bare") == []
 
 
 def entry(entry_id: str) -> dict[str, str]:

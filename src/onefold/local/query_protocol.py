@@ -307,7 +307,7 @@ def encode(operation: SqsOperation, result: Mapping[str, Any] | None, request_id
             out[-1] = f"<{name}Result/>"
         else:
             out.append(f"</{name}Result>")
-    out.append(f"<ResponseMetadata><RequestId>{_text(request_id)}</RequestId></ResponseMetadata></{name}Response>")
+    out.append(f"<ResponseMetadata><RequestId>{xml_text(request_id)}</RequestId></ResponseMetadata></{name}Response>")
     return "".join(out).encode()
 
 
@@ -346,8 +346,8 @@ def encode_error(error: AwsError, request_id: str, namespace: str = NAMESPACE) -
     """Status, headers and body of an error."""
     body = (
         f'{_HEAD}<ErrorResponse xmlns="{namespace}"><Error><Type>{error.fault}</Type>'
-        f"<Code>{error.code}</Code><Message>{_text(error.message)}</Message><Detail/></Error>"
-        f"<RequestId>{_text(request_id)}</RequestId></ErrorResponse>"
+        f"<Code>{error.code}</Code><Message>{xml_text(error.message)}</Message><Detail/></Error>"
+        f"<RequestId>{xml_text(request_id)}</RequestId></ErrorResponse>"
     )
     return error.status, headers(request_id), body.encode()
 
@@ -376,7 +376,7 @@ def _write(name: str, shape: Shape, value: Any, out: list[str]) -> None:
         assert shape.item is not None
         pair = pair_of(shape.name)
         for key, item in value.items():
-            out.append(f"<{pair.element}><{pair.key}>{_text(key)}</{pair.key}>")
+            out.append(f"<{pair.element}><{pair.key}>{xml_text(key)}</{pair.key}>")
             _write(pair.value, shape.item, item, out)
             out.append(f"</{pair.element}>")
     elif shape.kind == "structure":
@@ -389,7 +389,7 @@ def _write(name: str, shape: Shape, value: Any, out: list[str]) -> None:
 
 def _plain(value: str | bytes | bool | int) -> str:
     if isinstance(value, str):
-        return _text(value)
+        return xml_text(value)
     if isinstance(value, bytes):
         return b64encode(value).decode("ascii")
     if isinstance(value, bool):
@@ -397,7 +397,7 @@ def _plain(value: str | bytes | bool | int) -> str:
     return str(value)
 
 
-def _text(text: str) -> str:
+def xml_text(text: str) -> str:
     """Text as an element's content. A carriage return would be read as a line feed, so it is written as an escape."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#xD;")
     return _NOT_XML.sub(_REPLACEMENT, text)

@@ -14,7 +14,6 @@ import re
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
-from xml.sax.saxutils import escape
 
 from onefold import limits
 from onefold.contracts.queue import Attribute
@@ -25,7 +24,8 @@ from onefold.local.topics import MESSAGE_BYTES_MAX, Publication, Subscription, T
 
 VERSION: Final = "2010-03-31"
 NAMESPACE: Final = f"http://sns.amazonaws.com/doc/{VERSION}/"
-_NAMED: Final = re.compile(rb"(?:^|&)Version=2010-03-31(?:&|$)")
+_VERSION: Final = f"Version={VERSION}".encode()
+_NAMED: Final = re.compile(rb"(?:^|&)" + re.escape(_VERSION) + rb"(?:&|$)")
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _XML: Final = ((b"content-type", query_protocol.CONTENT_TYPE),)
 _ATTRIBUTES_MAX: Final = 256  # our limit: an envelope may have more than a queue's message, and 256 KB bound it anyway
@@ -38,7 +38,7 @@ _Form = Mapping[str, Any]
 
 def is_for_sns(request: Request) -> bool:
     """Whether a request of the query protocol is one of SNS: it names the version of its API."""
-    return _NAMED.search(request.body) is not None or _NAMED.search(request.query.encode("latin-1")) is not None
+    return any(_VERSION in text and _NAMED.search(text) for text in (request.body, request.query.encode("latin-1")))
 
 
 class SnsApi:
@@ -250,7 +250,7 @@ def _members(found: object, name: str = "member") -> list[Any]:
 
 
 def _element(name: str, value: str | None) -> str:
-    return "" if value is None else f"<{name}>{escape(value)}</{name}>"
+    return "" if value is None else f"<{name}>{query_protocol.xml_text(value)}</{name}>"
 
 
 def _list(name: str, items: Iterable[str]) -> str:
