@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, get_origin
 import msgspec
 from msgspec import inspect
 
+from onefold import payload_errors
 from onefold.errors import PayloadError, UsageError
 from onefold.interrupts import let_through
 
@@ -93,8 +94,6 @@ def _encode_unsorted(value: object) -> bytes:
         data = _UNSORTED.encode(value)
     except (TypeError, ValueError) as error:
         let_through(error)
-        from onefold import payload_errors  # only errors need it; cold starts are measured
-
         raise payload_errors.no_json(value, error, _UNSORTED.encode) from None
     return canonical(data)
 
@@ -109,8 +108,6 @@ def canonical(text: bytes | str) -> bytes:
         return _EXACT_SORTED.encode(_EXACT.decode(text))
     except (ValueError, ArithmeticError, RecursionError) as error:
         let_through(error)
-        from onefold import payload_errors  # only errors need it; cold starts are measured
-
         raise payload_errors.malformed(text, error) from None
 
 
@@ -203,8 +200,6 @@ def outline(value: object) -> bytes:
         let_through(error)
         return encode(value)  # its error explains what is wrong
     if b"null" in data:
-        from onefold import payload_errors  # only errors need it; cold starts are measured
-
         payload_errors.refuse_endless(value)
     return data
 
@@ -270,15 +265,11 @@ class PayloadCodec(Generic[T]):
             data = _encode_unsorted(value)
         except ValueError as error:
             let_through(error)
-            from onefold import payload_errors  # only errors need it; cold starts are measured
-
             raise payload_errors.no_json(value, error, _UNSORTED.encode) from None
         try:
             back = self._decoder.decode(data)
         except ValueError as error:
             let_through(error)
-            from onefold import payload_errors  # only errors need it; cold starts are measured
-
             raise payload_errors.unreadable(value, data, error, self.name) from None
         try:
             is_other = back != value
@@ -286,8 +277,6 @@ class PayloadCodec(Generic[T]):
             let_through(error)
             is_other = True
         if is_other:
-            from onefold import payload_errors  # only errors need it; cold starts are measured
-
             wrong = payload_errors.unequal(value, back, self.name)
             if wrong is not None:
                 raise wrong
@@ -322,8 +311,6 @@ class PayloadCodec(Generic[T]):
             return cast(T, self._decoder.decode(data))
         except (ValueError, RecursionError) as error:
             let_through(error)
-            from onefold import payload_errors  # only errors need it; cold starts are measured
-
             raise payload_errors.misfit(data, error, self.name) from None
 
     def decode_result(self, data: bytes | str) -> Any:
@@ -365,8 +352,6 @@ def _of_result(value: object, error: PayloadError, codec: PayloadCodec[Any]) -> 
     cls = get_origin(codec.annotation) or codec.annotation
     is_of_type = codec.annotation is not Any and isinstance(cls, type) and isinstance(value, cls)
     proposed = fitting(value, Any if is_of_type else codec.annotation)
-    from onefold import payload_errors  # only errors need it; cold starts are measured
-
     return payload_errors.of_result(value, error, codec.name, proposed, is_of_type=is_of_type)
 
 
@@ -377,8 +362,6 @@ def fitting(value: object, beside: Any = Any) -> str | None:
         beside: an annotation whose values must fit too; `Any` for none.
     """
     try:
-        from onefold import payload_errors  # only errors need it; cold starts are measured
-
         annotation = payload_errors.annotation_of(value)
         if beside is type(None):
             annotation = annotation | None
@@ -414,9 +397,7 @@ def _from_builtins(cls: type, value: object) -> object:
         return cast(object, cast(Any, cls).model_validate_json(_UNSORTED.encode(value)))
     except ValueError as error:
         let_through(error)
-        from onefold.payload_errors import is_pydantic  # only errors need it; cold starts are measured
-
-        if not is_pydantic(error):
+        if not payload_errors.is_pydantic(error):
             raise
         raise ValueError("pydantic refuses it") from error  # msgspec would make a text of all errors
 

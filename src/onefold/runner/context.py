@@ -191,9 +191,6 @@ class Context:
         raised: what the handler, or the probe, has raised; None before that, and after it was recorded.
     """
 
-    messages_made: int = 0
-    """How often the handler called `Job.message`, whose result only a schedule's handler sends, by yielding it."""
-
     def __init__(
         self,
         hold: Hold,
@@ -221,6 +218,9 @@ class Context:
         self.process: int = os.getpid()
         self.ended: bool = False
         self.lease_lost = False
+        self.messages_made: int = (
+            0  # calls of `Job.message`, whose result only a schedule's handler sends, by yielding it
+        )
         self.raised: BaseException | None = None
         self.is_called: bool = False  # whether its handler was called; False while the hooks around it begin
         self._clock = clock
