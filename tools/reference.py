@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import json
 import re
 import textwrap
 from collections import Counter
@@ -21,6 +22,7 @@ import click
 from msgspec import Struct
 
 from onefold import errors, settings
+from onefold.check.configuration import schema
 from onefold.check.rules import HARMS, RULES
 from onefold.cli.program import Command, program
 from onefold.observe.log_fields import FIELDS
@@ -29,6 +31,7 @@ from onefold.runtime.events import EVENTS
 from tests.architecture.public_names import PUBLIC_MODULES
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference"
+CHECK_SCHEMA: Final = PAGES.parents[1] / "src" / "onefold" / "check" / "configuration.schema.json"
 LINE = 88  # of a signature in one line
 
 _ERRORS_HEAD = """
@@ -474,6 +477,7 @@ def main() -> None:
             old.unlink()
     for name, text in written.items():
         (PAGES / name).write_text(text, encoding="utf-8")
+    CHECK_SCHEMA.write_text(json.dumps(schema(), indent=2) + "\n", encoding="utf-8")
 
 
 def metrics_page() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import date
@@ -33,7 +34,7 @@ def expected(file: Path) -> list[str]:
 
 
 def found(file: Path) -> list[str]:
-    checked = check([file], RULES, TODAY)
+    checked = check([file], RULES, TODAY, report_unused=True)
     assert checked.unread == ()
     return sorted(f"{one.rule} {one.severity}" for one in checked.open)
 
@@ -128,13 +129,26 @@ def test_a_suppression_needs_a_reason_and_ends_with_its_day(tmp_path: Path) -> N
     file = tmp_path / "template.yaml"
     text = (CORPUS / "right" / "suppressed.yaml").read_text()
     file.write_text(text.replace("no run takes longer than 1 s, ", ""))
-    assert found(file) == ["DUP002 error"]
+    assert found(file) == ["DUP002 error", "SUP001 warning"]
     file.write_text(text.replace("2999-01-01", "2026-11-22"))
-    assert found(file) == ["DUP002 error"]
+    assert found(file) == ["DUP002 error", "SUP001 warning"]
+    file.write_text(text.replace("2999-01-01", "the 3rd of May"))
+    assert found(file) == ["DUP002 error", "SUP001 warning"]
     file.write_text(text.replace("2999-01-01", "2026-11-23"))
     assert found(file) == []
     file.write_text(text.replace("reason: a second run is worse than none", "reason: ''"))
-    assert found(file) == ["LOS003 warning"]
+    assert found(file) == ["LOS003 warning", "SUP001 warning"]
+
+
+def test_a_suppression_of_nothing_is_reported_on_request(tmp_path: Path) -> None:
+    file = tmp_path / "template.yaml"
+    text = (CORPUS / "right" / "suppressed.yaml").read_text()
+    file.write_text(text)
+    assert "SUP002" not in run(str(file), "--report-unused").output
+    file.write_text(re.sub(r"VisibilityTimeout: \d+", "VisibilityTimeout: 3600", text))
+    assert "SUP002" not in run(str(file)).output
+    assert "info[SUP002] The suppression of DUP002 is of nothing any more." in run(str(file), "--report-unused").output
+    assert "SUP002" not in run(str(file), "--report-unused", "--ignore", "DUP002").output
 
 
 def test_what_is_written_for_programs(tmp_path: Path) -> None:

@@ -1,22 +1,16 @@
 """From paths to findings: read templates and Python, apply the rules, and mark suppressed findings.
 
-A finding is suppressed by a comment on its line, or alone on the line above, or by the resource's metadata:
-
-    VisibilityTimeout: 30   # onefold: ignore[DUP002] the function is bounded to 2 s, until=2027-03-01
-    Metadata: {onefold: {ignore: [{id: DUP002, reason: the function is bounded to 2 s}]}}
-
-Never here: rules, searching directories (candidates.py). Invariants: a named file that cannot be read is reported, and so
-is a Python file that cannot be parsed; a file found in a directory that is not a template is ignored. A suppression needs a
-reason, and has no effect after its last day.
+Never here: rules, suppressions (suppressions.py), searching directories (candidates.py). Invariants: a named file that cannot
+be read is reported, and so is a Python file that cannot be parsed; a file found in a directory that is not a template is
+ignored.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,12 +23,12 @@ from onefold.check.findings import SEVERITIES, Finding, Severity, is_remote
 from onefold.check.inputs import Input, read_input
 from onefold.check.joined import Joined, entries_of
 from onefold.check.model import model_of
-from onefold.check.rules import Rule
+from onefold.check.rules import RULES, Rule
+from onefold.check.suppressions import UNUSED, WITHOUT_REASON, Suppression, Suppressions
 from onefold.errors import OnefoldError
 
 _ACCOUNT: Final = "123456789012"
 _REGION: Final = "us-east-1"
-_COMMENT: Final = re.compile(r"#\s*onefold:\s*ignore\[([A-Z0-9, ]{1,200})\]([^#\n]{0,500})")
 
 
 class Unread(Struct, frozen=True):
@@ -63,8 +57,13 @@ class Checked(Struct, frozen=True, kw_only=True):
 
     @property
     def open(self) -> list[Finding]:
-        """Those that are not suppressed."""
-        return [one for one in self.findings if one.suppressed is None]
+        """Those that are neither suppressed nor in the baseline."""
+        return [one for one in self.findings if one.status == "new"]
+
+    def beside(self, known: Collection[str]) -> Checked:
+        """The same, with the findings marked whose fingerprints are known."""
+        findings = (replace(one, is_known=one.fingerprint in known) for one in self.findings)
+        return replace(self, findings=tuple(findings))
 
     def reach(self, severity: Severity) -> list[Finding]:
         """The open ones that are at least as severe."""
@@ -81,6 +80,8 @@ def check(
     documents: Mapping[str, Input] | None = None,
     texts: Mapping[Path, str] | None = None,
     preview: bool = False,
+    suppressions: Iterable[Suppression] = (),
+    report_unused: bool = False,
 ) -> Checked:
     """Apply rules to the templates and Python files under some paths.
 
@@ -92,11 +93,15 @@ def check(
         documents: resources that the caller has read, by name: of an app `shop:app`, of `aws://eu-west-1`.
         texts: contents of templates to use instead of their files.
         preview: also report findings that may still be wrong.
+        suppressions: those beside the ones that are written in the files.
+        report_unused: also report suppressions that no finding was of.
 
     Raises:
         UsageError: a path that is not there; a directory with too many candidates.
     """
-    checking = _Checking(list(rules), today, preview=preview)
+    checking = _Checking(
+        list(rules), Suppressions(today, suppressions), preview=preview, report_unused=report_unused
+    )  # fmt: skip
     sources: list[tuple[Path, Path]] = []
     named: set[str] = set()
     for candidate in candidates(paths):
@@ -124,10 +129,13 @@ def collected(one: Input, parameters: Mapping[str, str]) -> TemplateFacts:
 
 
 class _Checking:
-    def __init__(self, rules: Sequence[Rule], today: date, *, preview: bool) -> None:
+    def __init__(
+        self, rules: Sequence[Rule], suppressions: Suppressions, *, preview: bool, report_unused: bool
+    ) -> None:  # fmt: skip
         self._rules = rules
-        self._today = today
+        self._suppressions = suppressions
         self._preview = preview
+        self._report_unused = report_unused
         self._unread: list[Unread] = []
         self.templates: dict[str, list[TemplateFacts]] = {}
         self.documents: dict[str, TemplateFacts] = {}
@@ -152,6 +160,10 @@ class _Checking:
             **{facts.document.file: facts.document.text for facts in read},
             **collected.code.texts,
         }
+        for file, text in texts.items():
+            self._suppressions.add_text(file, text)
+        for facts in read:
+            self._suppressions.add_metadata(facts.document)
         left_out: dict[str, list[str]] = {}
         for facts, entries_here in zip(read, entries, strict=True):
             noted = left_out.setdefault(facts.file, [])
@@ -165,9 +177,11 @@ class _Checking:
             found = [
                 self._worded(one, facts.document) for one in self._in_template(Joined(model=model, handlers=handlers))
             ]
-            findings |= self._in_order(self._suppressed(found, facts.document, texts))
+            findings |= self._in_order(found)
         found = [one for rule in self._rules if rule.in_code is not None for one in rule.in_code(collected.code)]
-        findings |= self._in_order(self._suppressed(found, None, texts))
+        findings |= self._in_order(found)
+        findings = {key: self._suppressions.applied(one) for key, one in findings.items()}
+        findings |= self._in_order(self._of_suppressions())
         return Checked(
             files=tuple(self.templates),
             apps=tuple(one for one in self.documents if not is_remote(one)),
@@ -177,6 +191,13 @@ class _Checking:
             unread=tuple(self._unread),
             left_out=left_out,
         )
+
+    def _of_suppressions(self) -> Iterator[Finding]:
+        ids = {one.id for one in self._rules}
+        if WITHOUT_REASON in ids:
+            yield from self._suppressions.faults({one.id for one in RULES})
+        if self._report_unused and UNUSED in ids:
+            yield from self._suppressions.unused({one.id for one in self._rules if self._preview or not one.preview})
 
     def _in_template(self, joined: Joined) -> Iterator[Finding]:
         for rule in self._rules:
@@ -201,56 +222,3 @@ class _Checking:
         kept = [one for one in findings if self._preview or not one.is_preview]
         kept.sort(key=lambda one: (one.source.file, one.source.start_line, one.rule))
         return {(one.rule, one.source, one.message): one for one in kept}
-
-    def _suppressed(
-        self, found: Iterable[Finding], document: Document | None, texts: Mapping[str, str]
-    ) -> Iterator[Finding]:
-        """The findings, those that are suppressed with the reason."""
-        lines: dict[str, list[str]] = {}
-        for one in found:
-            file = one.source.file
-            if file not in lines:
-                lines[file] = texts.get(file, "").splitlines()
-            reason = beside(one, lines[file], self._today)
-            if reason is None and document is not None:
-                reason = in_metadata(one, document.data, self._today)
-            yield one if reason is None else replace(one, suppressed=reason)
-
-
-# -- suppressions ----------------------------------------------------------------------------------------------------------
-
-
-def beside(finding: Finding, lines: Sequence[str], today: date) -> str | None:
-    """The reason in a comment on the line of a finding, or alone on the line above."""
-    number = finding.source.start_line
-    for place in (number, number - 1):
-        line = lines[place - 1] if 1 <= place <= len(lines) else ""
-        if place == number or line.lstrip().startswith("#"):
-            for ids, rest in _COMMENT.findall(line):
-                if finding.rule in [part.strip() for part in ids.split(",")]:
-                    reason, has_end, until = rest.partition("until=")
-                    return _valid(reason.rstrip(" ,"), until.strip() if has_end else None, today)
-    return None
-
-
-def in_metadata(finding: Finding, template: Mapping[str, Any], today: date) -> str | None:
-    """The reason in the metadata of a finding's resource, ours or that which cdk-nag writes there."""
-    for place in (("onefold", "ignore"), ("cdk_nag", "rules_to_suppress")):
-        found: Any = template
-        for part in ("Resources", finding.resource, "Metadata", *place):
-            found = found.get(part) if isinstance(found, dict) else None
-        for one in found if isinstance(found, list) else ():
-            if isinstance(one, dict) and one.get("id") == finding.rule:
-                return _valid(str(one.get("reason") or ""), one.get("until"), today)
-    return None
-
-
-def _valid(reason: str, until: Any, today: date) -> str | None:
-    """The reason, if there is one and its day is not over."""
-    if until is not None:
-        try:
-            if date.fromisoformat(str(until)) < today:
-                return None
-        except ValueError:
-            return None
-    return reason.strip() or None

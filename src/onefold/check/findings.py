@@ -65,7 +65,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         rule: its id, `DUP002`. message: one sentence with the values. arithmetic: one line for each step.
         source, resource, property_path: where; a resource is its logical id. related: the other sides.
         fix: None where there is no single right value. suppressed: the reason written beside it; None where there is none.
-        is_preview: it may still be wrong, and is reported only when asked for.
+        is_preview: it may still be wrong, and is reported only when asked for. is_known: it is in the baseline.
     """
 
     rule: str
@@ -79,6 +79,12 @@ class Finding(Struct, frozen=True, kw_only=True):
     fix: Fix | None = None
     suppressed: str | None = None
     is_preview: bool = False
+    is_known: bool = False
+
+    @property
+    def status(self) -> Literal["new", "baseline", "suppressed"]:
+        """Whether it counts, or why it does not."""
+        return "suppressed" if self.suppressed is not None else "baseline" if self.is_known else "new"
 
     @property
     def fingerprint(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ from msgspec import Struct
 from onefold.check.checking import check
 from onefold.check.findings import Edit, Finding
 from onefold.check.rules import Rule
+from onefold.check.suppressions import Suppression
 from onefold.errors import InvariantBroken, StorageError
 
 PASSES_MAX: Final = 10
@@ -32,21 +33,25 @@ class Fixed(Struct, frozen=True):
     left: tuple[Finding, ...]
 
 
-def fixed(path: Path, rules: Sequence[Rule], today: date, *, unsafe: bool) -> Fixed:
+def fixed(
+    path: Path, rules: Sequence[Rule], today: date, parameters: Mapping[str, str] | None = None, *, unsafe: bool,
+    suppressions: Sequence[Suppression] = (),
+) -> Fixed:  # fmt: skip
     """What a file becomes when all fixes are made, again and again until none is left. Nothing is written.
 
     Args:
+        rules, today, parameters, suppressions: see `checking.check`.
         unsafe: make those fixes too that may change what was meant.
     """
     before = text = _text(path)
-    found = check([path], rules, today).open
+    found = check([path], rules, today, parameters, suppressions=suppressions).open
     known = {one.fingerprint for one in found}
     for _ in range(PASSES_MAX):
         edits = [one for one in _edits(found, unsafe=unsafe) if one.source.file == str(path)]
         if not edits:
             break
         text = applied(text, edits)
-        again = check([path], rules, today, texts={path: text})
+        again = check([path], rules, today, parameters, texts={path: text}, suppressions=suppressions)
         found = again.open
         if any(one.is_named for one in again.unread):
             raise _worse(path)

@@ -1,4 +1,4 @@
-"""Findings for programs: JSON, SARIF 2.1.0, GitHub's workflow commands, and one line each.
+"""Findings for programs: JSON, SARIF 2.1.0, GitHub's workflow commands, JUnit's XML, Markdown, and one line each.
 
 Sources: OASIS SARIF 2.1.0; GitHub, "SARIF support for code scanning" (`primaryLocationLineHash` is the only fingerprint that
 is used, the first sentence of a message stands alone) and "Workflow commands" (how values are escaped).
@@ -7,10 +7,12 @@ Never here: text for a terminal. Invariant: a path below the directory given is 
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
+from xml.etree import ElementTree as ET  # written, and never read
 
 import msgspec
 
@@ -18,6 +20,7 @@ from onefold.check.checking import Checked
 from onefold.check.findings import Finding, Related, Source, is_remote
 from onefold.check.rules import HARMS, RULES
 
+ROWS_MAX: Final = 100  # ours; a comment on GitHub may have 65,536 characters
 _LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
 _PRECISION: Final = {False: "very-high", True: "medium"}  # of rules in preview
 
@@ -64,6 +67,7 @@ def as_json(checked: Checked, root: Path) -> str:
         for related, written in zip(one.related, document["related"], strict=True):
             written["source"]["file"] = _relative(related.source.file, root)
         document["fingerprint"] = one.fingerprint
+        document["status"] = one.status
         findings.append(document)
     found = {
         "files": [_relative(one, root) for one in checked.files],
@@ -101,6 +105,61 @@ def sarif(checked: Checked, root: Path) -> str:
     return msgspec.json.format(msgspec.json.encode(log), indent=2).decode() + "\n"
 
 
+def junit(checked: Checked, root: Path) -> str:
+    """A test suite in the form of JUnit: a case for each file, and one that has failed for each open finding."""
+    suite = ET.Element("testsuite", name="onefold check")
+    files = [*checked.files, *checked.apps, *checked.accounts, *checked.python_files]
+    bad = {one.source.file for one in checked.open} | {one.file for one in checked.unread}
+    for file in files:
+        if file not in bad:
+            ET.SubElement(suite, "testcase", classname=_relative(file, root), name="no finding")
+    for one in checked.open:
+        name = f"{one.rule} {one.resource}".strip()
+        case = ET.SubElement(suite, "testcase", classname=_relative(one.source.file, root), name=_xml(name))
+        failure = ET.SubElement(case, "failure", type=one.severity, message=_xml(one.message))
+        failure.text = _xml(f"{_relative(one.source.file, root)}:{one.source.start_line}\n{_whole(one)}")
+    for unread in checked.unread:
+        case = ET.SubElement(suite, "testcase", classname=_relative(unread.file, root), name="readable")
+        ET.SubElement(case, "error", message=_xml(f"{unread.why} {unread.todo}"))
+    suite.set("tests", str(len(suite)))
+    suite.set("failures", str(len(checked.open)))
+    suite.set("errors", str(len(checked.unread)))
+    suites = ET.Element("testsuites")
+    suites.append(suite)
+    ET.indent(suites)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
+
+
+def _xml(text: str) -> str:
+    """A text without what XML cannot hold."""
+    return "".join(one if one in "\t\n\r" or " " <= one <= "\ud7ff" or one >= "\ue000" else "\ufffd" for one in text)
+
+
+def markdown(checked: Checked, root: Path) -> str:
+    """A table for a comment on a pull request; long ones end with how many more there are."""
+    lines = [f"**onefold check: {counted(checked.open)} found.**", ""]
+    if checked.open:
+        lines += ["| | rule | where | finding |", "|---|---|---|---|"]
+    for one in checked.open[:ROWS_MAX]:
+        place = f"{_relative(one.source.file, root)}:{one.source.start_line}"
+        fix = "" if one.fix is None else f" **Fix:** {one.fix.description}"
+        said = "; ".join((one.message, *one.arithmetic)) + fix
+        lines.append(f"| {one.severity} | {one.rule} | `{_cell(place)}` | {_cell(said)} |")
+    if len(checked.open) > ROWS_MAX:
+        lines += ["", f"{len(checked.open) - ROWS_MAX:,} more are not shown."]
+    lines += [
+        "",
+        *(f"- `{_cell(_relative(one.file, root))}` was not checked: {_cell(one.why)}" for one in checked.unread),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _cell(text: str) -> str:
+    """A text that stays in its cell, and in which nothing is markup or a mention of somebody."""
+    text = html.escape(" ".join(text.split()), quote=False)
+    return text.replace("|", "\\|").replace("`", "'").replace("[", "\\[").replace("@", "&#64;")
+
+
 def _rule(rule_id: str, title: str, page: str, *, preview: bool) -> dict[str, Any]:
     summary = page.split("## What it does", 1)[1].split("##", 1)[0].strip()
     return {
@@ -128,6 +187,8 @@ def _result(one: Finding, number: int, root: Path) -> dict[str, Any]:
     }
     if one.related:
         result["relatedLocations"] = [_related(place, related, root) for place, related in enumerate(one.related, 1)]
+    if one.is_known:
+        result["baselineState"] = "unchanged"
     if one.suppressed is not None:
         result["suppressions"] = [{"kind": "inSource", "justification": one.suppressed}]
     return result
@@ -155,7 +216,7 @@ def _relative(file: str, root: Path) -> str:
 
 
 FORMATS: Final[dict[str, Callable[[Checked, Path], str]]] = {
-    "concise": concise, "json": as_json, "sarif": sarif, "github": github,
+    "concise": concise, "json": as_json, "sarif": sarif, "github": github, "junit": junit, "markdown": markdown,
 }  # fmt: skip
 
 

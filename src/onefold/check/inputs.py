@@ -100,7 +100,7 @@ def _begins_as_plan(path: Path) -> bool:
             f"{path} is an archive, as terraform plan -out writes it.",
             todo=f"Run terraform show -json {path.name} > plan.json, then give plan.json.",
         )
-    return b'"terraform_version"' in begin
+    return b'"terraform_version"' in begin.replace(b"\0", b"")  # PowerShell's `>` writes UTF-16
 
 
 def _refuse_others(path: Path) -> None:

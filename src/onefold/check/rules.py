@@ -32,6 +32,7 @@ from onefold.errors import UsageError
 
 HARMS: Final = {
     "DUP": "work is done twice", "LOS": "messages are lost", "CLG": "work stops", "BLD": "nobody is told",
+    "SUP": "a suppression does nothing",
 }  # fmt: skip
 
 
@@ -163,26 +164,34 @@ RULES: Final = (
     Rule("BLD004", "alarm without an action", blind_rules.alarm_without_action),
     Rule("BLD005", "schedules in the default group", blind_rules.schedules_share_a_group, preview=True),
     Rule("BLD006", "tenant isolation behind a mapping", blind_rules.tenant_behind_a_mapping),
+    Rule("SUP001", "suppression without a reason, or whose day is over"),  # suppressions.py looks for these two
+    Rule("SUP002", "suppression that is of nothing any more (--report-unused)"),
 )
 
 
-def chosen(select: Iterable[str], ignore: Iterable[str], *, preview: bool = False) -> list[Rule]:
+def chosen(
+    select: Iterable[str], ignore: Iterable[str], *, extend: Iterable[str] = (), preview: bool = False
+) -> list[Rule]:  # fmt: skip
     """The rules whose id begins with one of `select` (none given: all) and with none of `ignore`.
 
     Args:
-        preview: with what may still be wrong; without it only of rules whose whole id is selected.
+        extend: these too. preview: with what may still be wrong; without it only of rules whose whole id is selected.
 
     Raises:
         UsageError: a prefix that begins no id.
     """
-    select, ignore = tuple(select), tuple(ignore)
-    for prefix in (*select, *ignore):
+    select, ignore, extend = tuple(select), tuple(ignore), tuple(extend)
+    for prefix in (*select, *ignore, *extend):
         if not any(one.id.startswith(prefix) for one in RULES):
             raise UsageError(f"No rule's id begins with {prefix!r:.40}.", todo="List them: onefold check --list-rules")
     found = [
-        one for one in RULES if (not select or one.id.startswith(select)) and not (ignore and one.id.startswith(ignore))
+        one
+        for one in RULES
+        if (not select or one.id.startswith((*select, *extend))) and not (ignore and one.id.startswith(ignore))
     ]
-    return [one if preview or not one.preview or one.id in select else replace(one, find=None) for one in found]
+    return [
+        one if preview or not one.preview or one.id in (*select, *extend) else replace(one, find=None) for one in found
+    ]
 
 
 def rule_named(rule_id: str) -> Rule:

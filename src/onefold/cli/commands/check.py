@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import click
+from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import extras, redact
@@ -24,12 +25,15 @@ from onefold.clock import SystemClock
 from onefold.errors import OnefoldError, UsageError
 
 with extras.needed("Reading templates", "check"):
-    from onefold.check import formats
+    from onefold.check import configuration, formats
+    from onefold.check.baseline import read_baseline
+    from onefold.check.baseline import write_baseline as write_baseline_file
     from onefold.check.checking import Checked, Unread, check
     from onefold.check.findings import SEVERITIES, Finding, Severity, Source
     from onefold.check.fixing import Fixed, fixed, write
     from onefold.check.inputs import Input
-    from onefold.check.rules import RULES, chosen, rule_named
+    from onefold.check.rules import RULES, Rule, chosen, rule_named
+    from onefold.check.suppressions import Suppression
 
 UNREAD_CODE = 2
 _ACCOUNT: Final = re.compile(r"aws://[a-z0-9-]+(?:\?|$)")
@@ -46,6 +50,7 @@ _STYLES: dict[str, Style] = {"error": "red", "warning": "yellow", "info": "cyan"
 )
 @click.argument("words", metavar="[PATHS]...", nargs=-1)
 @click.option("--select", multiple=True, metavar="PREFIX", help="Only rules whose id begins with this, such as DUP.")
+@click.option("--extend-select", multiple=True, metavar="PREFIX", help="These rules too.")
 @click.option("--ignore", multiple=True, metavar="PREFIX", help="Not these rules.")
 @click.option("--preview", is_flag=True, help="The rules too that may still be wrong.")
 @click.option("--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="A template parameter's value.")
@@ -54,8 +59,17 @@ _STYLES: dict[str, Style] = {"error": "red", "warning": "yellow", "info": "cyan"
     help="full is for people.",
 )  # fmt: skip
 @click.option(
-    "--fail-on", type=click.Choice(SEVERITIES), default="error", show_default=True,
-    help="Exit with 1 if there is a finding at least this severe.",
+    "--fail-on", type=click.Choice(SEVERITIES),
+    help="Exit with 1 if there is a finding at least this severe; by default error.",
+)  # fmt: skip
+@click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help="Findings in this file do not count.")
+@click.option(
+    "--write-baseline", type=click.Path(path_type=Path), metavar="FILE", help="Write what is found to this file."
+)
+@click.option("--report-unused", is_flag=True, help="Report suppressions that no finding was of.")
+@click.option(
+    "--config", type=click.Path(path_type=Path), metavar="FILE",
+    help="The configuration; by default the nearest pyproject.toml or .onefold.toml that has one.",
 )  # fmt: skip
 @click.option("--fix", is_flag=True, help="Write the safe fixes into the files, after showing them.")
 @click.option("--diff", is_flag=True, help="Show what --fix would write, and write nothing.")
@@ -63,8 +77,8 @@ _STYLES: dict[str, Style] = {"error": "red", "warning": "yellow", "info": "cyan"
 @click.option("--explain", metavar="ID", help="Print the page of a rule.")
 @click.option("--list-rules", is_flag=True, help="List the rules.")
 def command(
-    words: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...], preview: bool, parameters: tuple[str, ...],
-    form: str, fail_on: Severity, fix: bool, diff: bool, unsafe: bool, explain: str | None, list_rules: bool,
+    words: tuple[str, ...], explain: str | None, list_rules: bool, form: str, fix: bool, diff: bool, unsafe: bool,
+    write_baseline: Path | None, **given: Any,
 ) -> Answer:  # fmt: skip
     """Find what makes queues and functions work twice, lose messages or stop.
 
@@ -79,8 +93,7 @@ def command(
         raise click.UsageError("Name a template, a Python file, a directory that contains some, an app, or an account.")
     if fix and diff:
         raise click.UsageError("--fix writes and --diff does not: give one of them.")
-    rules = chosen(select, ignore, preview=preview)
-    today = datetime.fromtimestamp(SystemClock().now_ms() / 1_000, UTC).date()
+    choices = _choices(**given)
     apps = [one for one in words if _is_app(one)]
     accounts = [one for one in words if _ACCOUNT.match(one)]
     documents, modules, broken = _apps(apps)
@@ -90,18 +103,22 @@ def command(
     paths = (*(Path(one) for one in words if one not in (*apps, *accounts)), *modules)
 
     def looked() -> Checked:
-        found = check(paths, rules, today, _parsed(parameters), documents=documents, preview=preview)
-        return replace(found, unread=(*broken, *found.unread))
+        found = check(
+            paths, choices.rules, choices.today, choices.parameters, documents=documents, preview=choices.preview,
+            suppressions=choices.suppressions, report_unused=choices.report_unused,
+        )  # fmt: skip
+        return replace(found, unread=(*broken, *found.unread)).beside(choices.known)
 
     checked = looked()
-    changed: list[Fixed] = []
-    if fix or diff:
-        changed = [one for file in checked.files if (one := fixed(Path(file), rules, today, unsafe=unsafe)).diff]
-        if fix:
-            for one in changed:
-                write(one)
-            checked = looked()
-    code = UNREAD_CODE if any(one.is_named for one in checked.unread) else int(bool(checked.reach(fail_on)))
+    changed = _fixed_files(checked, choices, unsafe=unsafe) if fix or diff else []
+    if fix:
+        for one in changed:
+            write(one)
+        checked = looked()
+    if write_baseline is not None:
+        return _with_baseline(write_baseline, checked)
+    is_unread = any(one.is_named for one in checked.unread)
+    code = UNREAD_CODE if is_unread else int(bool(checked.reach(choices.fail_on)))
     if form != "full":
         text = formats.FORMATS[form](checked, Path.cwd())
         return Answer({}, draw=lambda: click.echo(redact.printable_json(text), nl=False), code=code)
@@ -115,6 +132,67 @@ def command(
             _draw(checked, offers=not fix)
 
     return Answer(_value(checked, changed), draw=draw, code=code)
+
+
+class _Choices(Struct, frozen=True):
+    """What is to be done, by the command line and the configuration below it."""
+
+    rules: list[Rule]
+    today: date
+    fail_on: Severity
+    preview: bool
+    report_unused: bool
+    parameters: dict[str, str]
+    suppressions: tuple[Suppression, ...]
+    known: frozenset[str]
+
+
+def _choices(
+    select: tuple[str, ...], extend_select: tuple[str, ...], ignore: tuple[str, ...], preview: bool,
+    parameters: tuple[str, ...], fail_on: Severity | None, baseline: Path | None, report_unused: bool, config: Path | None,
+) -> _Choices:  # fmt: skip
+    configured = configuration.configured(Path.cwd(), config)
+    below = configured.options
+    preview = preview or below.preview
+    known = baseline or configured.baseline
+    return _Choices(
+        rules=chosen(
+            select or below.select, (*ignore, *configured.ignored), extend=(*extend_select, *below.extend_select),
+            preview=preview,
+        ),
+        today=datetime.fromtimestamp(SystemClock().now_ms() / 1_000, UTC).date(),
+        fail_on=fail_on or below.fail_on,
+        preview=preview,
+        report_unused=report_unused or below.report_unused,
+        parameters={**below.parameters, **_parsed(parameters)},
+        suppressions=tuple(configured.suppressions),
+        known=frozenset() if known is None else read_baseline(known),
+    )  # fmt: skip
+
+
+def _fixed_files(checked: Checked, choices: _Choices, *, unsafe: bool) -> list[Fixed]:
+    """The files that fixes change."""
+    can_be = {one.source.file for one in checked.open if one.fix is not None and one.fix.edits}
+    found = [
+        fixed(
+            Path(file), choices.rules, choices.today, choices.parameters,
+            unsafe=unsafe, suppressions=choices.suppressions,
+        )
+        for file in checked.files
+        if file in can_be
+    ]  # fmt: skip
+    return [one for one in found if one.diff]
+
+
+def _with_baseline(path: Path, checked: Checked) -> Answer:
+    """Write what is found to a file, which it is from then on compared with."""
+    found = [one for one in checked.findings if one.suppressed is None]
+    number = write_baseline_file(path, found, Path.cwd())
+    for unread in checked.unread:
+        line(f"{unread.file} was not checked: {unread.why}", "red")
+    code = UNREAD_CODE if any(one.is_named for one in checked.unread) else 0
+    said = f"{_count(number, 'finding')} written to {path}. From now on: --baseline {path}"
+    return Answer({"baseline": str(path), "findings": number}, draw=lambda: line(said), code=code)
 
 
 def _about_rules(explain: str | None) -> Answer:
@@ -211,8 +289,10 @@ def _draw(checked: Checked, *, offers: bool) -> None:
     for unread in checked.unread:
         line(f"{unread.file} was not checked: {unread.why}", "red")
         render.todo([unread.todo])
-    suppressed = len(checked.findings) - len(checked.open)
+    statuses = [one.status for one in checked.findings]
+    suppressed, known = statuses.count("suppressed"), statuses.count("baseline")
     beside = f", {suppressed} suppressed" if suppressed else ""
+    beside += f", {known} in the baseline" if known else ""
     counts = (
         (checked.files, "template"),
         (checked.apps, "app"),

@@ -1,0 +1,93 @@
+"""A file of findings that are known, so that only new ones fail a run: `--write-baseline` once, `--baseline` from then on.
+
+Never here: what a finding's fingerprint is of. Invariant: a file in another form is refused, not taken for an empty one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from onefold.check.findings import Finding
+from onefold.errors import NotFoundError, StorageError, UsageError
+
+FILE_BYTES_MAX: Final = 33_554_432
+
+
+class Known(Struct, frozen=True):
+    """A finding of the file; what is beside the fingerprint is for those who read it."""
+
+    fingerprint: str
+    rule: str = ""
+    file: str = ""
+    resource: str = ""
+
+
+class Baseline(Struct, frozen=True):
+    """The file."""
+
+    version: Literal[1]
+    findings: list[Known]
+
+
+def read_baseline(path: Path) -> frozenset[str]:
+    """The fingerprints of the findings that are known.
+
+    Raises:
+        NotFoundError: there is no such file.
+        StorageError: it cannot be read.
+        UsageError: it is no such file.
+    """
+    if not path.is_file():
+        raise NotFoundError(f"There is no baseline {path}.", todo="Write it: onefold check ... --write-baseline FILE")
+    try:
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}.", todo="Make it readable.") from error
+    if len(raw) > FILE_BYTES_MAX:
+        raise UsageError(f"{path} is larger than {FILE_BYTES_MAX} bytes.", todo="Check a part by itself.")
+    try:
+        found = msgspec.json.decode(raw, type=Baseline)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{path} is no baseline: {error!s:.200}.", todo="Write it anew: onefold check ... --write-baseline FILE"
+        ) from None
+    return frozenset(one.fingerprint for one in found.findings)
+
+
+def write_baseline(path: Path, findings: Iterable[Finding], root: Path) -> int:
+    """Write the file in place of what is there; how many findings it has.
+
+    Args:
+        root: what the files in it are named from.
+
+    Raises:
+        StorageError: it cannot be written; then it is as it was.
+    """
+    known = {
+        one.fingerprint: Known(one.fingerprint, one.rule, _relative(one.source.file, root), one.resource)
+        for one in findings
+    }
+    listed = sorted(known.values(), key=lambda one: (one.file, one.rule, one.resource, one.fingerprint))
+    text = msgspec.json.format(msgspec.json.encode(Baseline(1, listed)), indent=2) + b"\n"
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(text)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise StorageError(f"{path} cannot be written: {error.strerror}.", todo="Name another place.") from error
+    return len(listed)
+
+
+def _relative(file: str, root: Path) -> str:
+    path = Path(file)
+    return (
+        path.resolve().relative_to(root.resolve()).as_posix() if path.resolve().is_relative_to(root.resolve()) else file
+    )

@@ -1,0 +1,154 @@
+"""What people have written beside findings that are right as they are: where, why, until when, and whether it is still used.
+
+A finding is suppressed by a comment on its line, or alone on the line above; by the resource's metadata, a template's own or
+that of cdk-nag; by the configuration; or, in an account, by a tag of the queue:
+
+    VisibilityTimeout: 30   # onefold: ignore[DUP002] the function is bounded to 2 s, until=2027-03-01
+    Metadata: {onefold: {ignore: [{id: DUP002, reason: the function is bounded to 2 s}]}}
+
+Never here: rules. Invariant: a suppression without a reason, or whose day is over, suppresses nothing and is a finding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import date
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from onefold.check.facts import Document
+from onefold.check.findings import Finding, Source
+
+WITHOUT_REASON: Final = "SUP001"
+UNUSED: Final = "SUP002"
+_COMMENT: Final = re.compile(r"#\s*onefold:\s*ignore\[([A-Z0-9, ]{1,200})\]([^#\n]{0,500})")
+
+
+class Suppression(Struct, frozen=True, kw_only=True):
+    """One of them.
+
+    Attributes:
+        rule: the id. reason, until: as written; `until` None: without an end.
+        source: where. lines: of that file which it is for; () where it is not for lines.
+        resource: whose findings; a pattern with `*` in the configuration; "" where it is for lines.
+    """
+
+    rule: str
+    reason: str
+    until: str | None
+    source: Source
+    lines: tuple[int, ...] = ()
+    resource: str = ""
+
+    def is_of(self, finding: Finding) -> bool:
+        """Whether it is for a finding."""
+        if finding.rule != self.rule:
+            return False
+        if self.lines:
+            return finding.source.file == self.source.file and finding.source.start_line in self.lines
+        if "*" not in self.resource:
+            return finding.resource == self.resource
+        pattern = re.escape(self.resource).replace(r"\*", ".*")  # addresses have brackets, which are no pattern
+        return re.fullmatch(pattern, finding.resource) is not None
+
+    def fault(self, today: date) -> str:
+        """Why it suppresses nothing; "" when it does."""
+        if not self.reason:
+            return "gives no reason"
+        if self.until is None:
+            return ""
+        try:
+            is_over = date.fromisoformat(self.until) < today
+        except ValueError:
+            return f"has until={self.until!r:.40}, which is no day such as 2027-03-01"
+        return f"ended with {self.until}" if is_over else ""
+
+
+class Suppressions:
+    """All suppressions of a run, and which of them were used."""
+
+    def __init__(self, today: date, configured: Iterable[Suppression]) -> None:
+        self._today = today
+        self._all: dict[Suppression, None] = dict.fromkeys(configured)
+        self._used: set[Suppression] = set()
+
+    def add_text(self, file: str, text: str) -> None:
+        """Those in the comments of a file."""
+        for number, line in enumerate(text.splitlines(), 1) if "onefold:" in text else ():
+            for match in _COMMENT.finditer(line):
+                reason, has_end, until = match[2].partition("until=")
+                is_alone = line.lstrip().startswith("#")
+                for rule in match[1].split(","):
+                    one = Suppression(
+                        rule=rule.strip(),
+                        reason=reason.strip(" ,"),
+                        until=until.strip() if has_end else None,
+                        source=Source(file, number, match.start() + 1, number, match.end() + 1),
+                        lines=(number, number + 1) if is_alone else (number,),
+                    )
+                    self._all[one] = None
+
+    def add_metadata(self, document: Document) -> None:
+        """Those in the metadata of a document's resources."""
+        resources = document.data.get("Resources")
+        for name, resource in resources.items() if isinstance(resources, dict) else ():
+            metadata = resource.get("Metadata") if isinstance(resource, dict) else None
+            if not isinstance(metadata, dict):
+                continue
+            for place in (("onefold", "ignore"), ("cdk_nag", "rules_to_suppress")):
+                written = metadata.get(place[0])
+                listed = written.get(place[1]) if isinstance(written, dict) else None
+                for number, one in enumerate(listed if isinstance(listed, list) else ()):
+                    if isinstance(one, dict):
+                        source = document.source(("Resources", name, "Metadata", *place, number))
+                        self._add_metadata(one, source, str(name))
+
+    def _add_metadata(self, one: Mapping[str, Any], source: Source, resource: str) -> None:
+        until = one.get("until")
+        made = Suppression(
+            rule=str(one.get("id")),
+            reason=str(one.get("reason") or "").strip(),
+            until=None if until is None else str(until),
+            source=source,
+            resource=resource,
+        )
+        self._all[made] = None
+
+    def applied(self, finding: Finding) -> Finding:
+        """A finding with the reason of the first suppression that is for it."""
+        for one in self._all:
+            if one.is_of(finding) and not one.fault(self._today):
+                self._used.add(one)
+                return replace(finding, suppressed=one.reason)
+        return finding
+
+    def faults(self, known: Collection[str]) -> Iterator[Finding]:
+        """A finding for each that suppresses nothing because of how it is written. `known`: the ids of all rules."""
+        for one in self._all:
+            if one.rule not in known:
+                continue  # of cdk-nag, or another tool
+            if why := one.fault(self._today):
+                yield Finding(
+                    rule=WITHOUT_REASON,
+                    severity="warning",
+                    message=f"The suppression of {one.rule} {why}, so it suppresses nothing.",
+                    source=one.source,
+                    resource=one.resource,
+                    property_path=one.rule,
+                )
+
+    def unused(self, run: Collection[str]) -> Iterator[Finding]:
+        """A finding for each that no finding was of. `run`: the ids of the rules that have looked."""
+        for one in self._all:
+            if one not in self._used and one.rule in run and not one.fault(self._today):
+                yield Finding(
+                    rule=UNUSED,
+                    severity="info",
+                    message=f"The suppression of {one.rule} is of nothing any more.",
+                    source=one.source,
+                    resource=one.resource,
+                    property_path=one.rule,
+                )
