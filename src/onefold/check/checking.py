@@ -1,8 +1,8 @@
 """From paths to findings: read templates and Python, apply the rules, and mark suppressed findings.
 
-Never here: rules, suppressions (suppressions.py), searching directories (candidates.py). Invariants: a named file that cannot
-be read is reported, and so is a Python file that cannot be parsed; a file found in a directory that is not a template is
-ignored.
+Never here: rules, suppressions (suppressions.py), searching directories (candidates.py). Invariants: a named file that
+cannot be read is reported, and so is a Python file that cannot be parsed; a file found in a directory that is not a template
+is ignored.
 """
 
 from __future__ import annotations
