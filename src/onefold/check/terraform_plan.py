@@ -28,7 +28,7 @@ STEPS_MAX: Final = 20  # ours: modules and variables that a reference is followe
 MODULES_DEEP_MAX: Final = 20
 ABSENT: Final = object()
 _REFERENCE: Final = re.compile(r"((?:data\.)?[a-z][a-z0-9_]*\.[\w-]+)(\[[^\]]{1,255}\])?(?:\.([a-z][a-z0-9_]*))?")
-_INDEX: Final = re.compile(r"\[[^\]]*\]")
+_INDEX: Final = re.compile(r"\[[^\[\]]{0,255}\]")
 _ALIAS: Final = re.compile(r'\[(?:[0-9]+|"[^"\]]*")\]$')
 Json = dict[str, Any]
 
@@ -264,7 +264,7 @@ class _Reader:
                 yield from self._of_resource(reference, module)
 
     def _of_output(self, reference: str, module: str, steps: int) -> Iterator[Target | None]:
-        match = re.fullmatch(r"(module\.[\w-]+(?:\[[^\]]*\])?)\.([\w-]+).*", reference)
+        match = re.fullmatch(r"(module\.[\w-]{1,255}(?:\[[^\]]{0,255}\])?)\.([\w-]{1,255})(?:[^\w-].*)?", reference)
         if match is None:
             yield None
             return

@@ -45,7 +45,7 @@ ARCHITECTURES: Final = ("x86_64", "arm64")  # Lambda API, Architectures
 
 LAYERS_MAX: Final = 5  # Lambda quotas: layers of a function
 EPHEMERAL_MB: Final = (512, 10_240)  # Lambda API, EphemeralStorage
-_ALIAS: Final = re.compile(r"(?!\d+$)[A-Za-z0-9_-]{1,128}")  # Lambda API, CreateAlias, Name
+_ALIAS: Final = re.compile(r"(?!\d{1,128}$)[A-Za-z0-9_-]{1,128}")  # Lambda API, CreateAlias, Name
 _FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "policies": (
         re.compile(r"arn:([a-z-]+|\{partition\}):iam::(aws|\d{12}|\{account\}):policy/[\w+=,.@/-]+"),
