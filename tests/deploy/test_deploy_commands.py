@@ -205,6 +205,15 @@ def test_a_stack_is_moved_to_layout_2_and_never_back(shop: Shop, session: Sessio
     assert "The table has layout 2." in shop.run("records", "migrate", url, "--yes")[1]
 
 
+def test_a_url_that_makes_a_new_table_one_of_layout_1_is_noticed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEFOLD_URL", f"aws://{REGION}?table={shop.prefix}other")
+    said = "The app's URL names no layout, which means layout 1. The table is new: add layout=2 to the URL."
+    assert said in shop.diff()[2]
+    assert said not in shop.diff("--layout", "1")[2]
+    monkeypatch.setenv("ONEFOLD_URL", f"aws://{REGION}?table={shop.prefix}other&layout=2")
+    assert said not in shop.diff()[2]
+
+
 def test_a_change_is_diffed_by_property_and_deployed_in_place(shop: Shop) -> None:
     assert shop.deploy("--yes")[0] == 0
     shop.declare(', retention="5d"')
@@ -421,7 +430,7 @@ def test_bad_input_is_refused(shop: Shop, words: tuple[str, ...], said: str) -> 
 
 
 def test_who_stops_following_is_told_that_cloudformation_goes_on(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> Deployed:
+    def interrupted(*_: object, **__: object) -> Deployed:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(apply.LiveStack, "execute", interrupted)

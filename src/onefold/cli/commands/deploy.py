@@ -267,7 +267,12 @@ def deployment_of(
     """A deployment of the plan; a table that has records keeps their layout unless another one was asked for."""
     deployment = Deployment(plan, location, clock=SystemClock(), entropy=SystemEntropy(), rollout=rollout)
     click.get_current_context().call_on_close(deployment.close)
-    if stack_options.leaves_layout_open(plan.target, choices) and deployment.layout() == 1:
+    if plan.table is None or choices["layout"]:
+        return deployment
+    is_open, has = stack_options.leaves_layout_open(plan.target, choices), deployment.layout()
+    if plan.stack.layout == 1 and has is None:
+        render.note("! The app's URL names no layout, which means layout 1. The table is new: add layout=2 to the URL.")
+    if is_open and has == 1:
         deployment.plan = stack_options.planned(plan.target, {**choices, "layout": "1"})
         moves = f"onefold records migrate dynamodb://{location.region}/{plan.table}"
         render.note(f"! The records in table {plan.table} keep layout 1. To move them to layout 2: {moves}")
