@@ -134,8 +134,11 @@ def test_a_held_message_near_its_end_is_warned_about_and_its_loss_is_said(there:
     there.clock.advance(3 * limits.DAY_MS)
     (one,) = held.listed(there.session)
     assert (one.message_ids, one.expires_in_ms, one.message_gone) == ((), None, True)
+    (warned,) = [one for one in status.status(there.session).warnings if one.code == "held-message-gone"]
+    assert warned.text.startswith("1 operation held whose message has expired or was deleted, pay p-1 first")
     settled = held.settle(there.session, "p-1", done=False)
     assert (settled.sent_back, settled.message_gone) == ((), True)
+    assert "held-message-gone" not in [one.code for one in status.status(there.session).warnings]
 
 
 def test_at_every_moment_of_settling_a_message_is_left(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:

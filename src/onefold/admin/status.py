@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import limits, redact
-from onefold.admin import groups, jobs, stuck
+from onefold.admin import groups, held, jobs, stuck
 from onefold.admin import outbox as outboxes
 from onefold.admin import queues as engine_queues
 from onefold.admin.outbox import OutboxStatus
@@ -93,7 +93,7 @@ class Warning(Struct, frozen=True, kw_only=True):  # noqa: A001 - read as status
 
     code: Literal[
         "group-stopped", "job-paused", "expires-soon", "dead-letters", "held", "held-calls", "held-expires-soon",
-        "nobody-works",
+        "held-message-gone", "nobody-works",
         "own-dead-letters", "no-job", "no-receiver", "stuck", "settings-differ", "groups-repaired",
         "outbox-refused", "outbox-late",
     ]  # fmt: skip
@@ -155,6 +155,7 @@ def status(session: AdminSession, queue: str | None = None) -> Status:
     warnings = (
         *_held(session, queues, parked),
         *_held_calls(session, queue, parked),
+        *_held_gone(session, queue, parked),
         *_endless([kinds.sources[name] for name in names]),
         *(one.warning for one in stopped if one.flag.queue in names),
         *_paused(session, {one.job for one in found}),
@@ -267,6 +268,26 @@ def _held_calls(session: AdminSession, queue: str | None, parked: list[Record]) 
         Warning(
             code="held-calls",
             text=f"{counted(len(found), what)} held: {_doubt(len(found), sum(map(_took_effect, found)))}",
+            todo="onefold held list",
+        )
+    ]
+
+
+def _held_gone(session: AdminSession, queue: str | None, parked: list[Record]) -> list[Warning]:
+    """Held operations whose message has expired or was deleted: settled as not done, nothing would run."""
+    if queue is not None or session.engine.commit is None:  # elsewhere a message cannot be found without receiving it
+        return []
+    ids = [one.message_id for one in parked if one.message_id is not None]
+    if not any(one is None for one in session.engine.queues.find(ids)):
+        return []
+    gone = [one for one in held.listed(session) if one.message_gone]  # a duplicate may be left of the others
+    if not gone:
+        return []
+    return [
+        Warning(
+            code="held-message-gone",
+            text=f"{counted(len(gone), 'operation')} held whose message has expired or was deleted, {gone[0].job}"
+            f" {gone[0].key} first: settled as not done, nothing of it runs until it is sent again.",
             todo="onefold held list",
         )
     ]

@@ -75,7 +75,7 @@ def overview(view: View) -> Shown:
 
 def _way(view: View, one: status.Warning) -> tuple[str, str] | None:
     """The page on which a warning is dealt with: its address and the text of the link."""
-    if one.code in ("held", "held-calls", "held-expires-soon"):
+    if one.code in ("held", "held-calls", "held-expires-soon", "held-message-gone"):
         return view.link("held"), "held operations"
     if one.code in ("expires-soon", "dead-letters", "group-stopped"):
         return view.link("dead"), "dead letters"
