@@ -15,18 +15,19 @@ Private: may change with any release.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # the C functions under `signal`, whose enumerations take 3 ms to import
 import gc
 import os
 import stat
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib import _bootstrap
 from itertools import count
-from types import MethodType
-from typing import Final, Protocol
+from types import FrameType, MethodType
+from typing import Any, Final, Protocol
 
 from onefold import errors
 from onefold.interrupts import Deferred, ignored
@@ -154,6 +155,61 @@ def in_child(start_anew: Callable[[], None]) -> None:
         return None if found is None else MethodType(function, found)
 
     anew[mark] = method
+
+
+class OwnSignals:
+    """Signal handlers of this process alone: a forked child has those from before, as `Process.terminate` must end it.
+
+    They are installed at once, and the object must live for as long as they are. While a thread forks, the signals are
+    blocked in it, because Python would drop one that comes before the child's hooks have run.
+
+    Args:
+        numbers: the signals. handler: called for each of them, in this process.
+        before: the handlers from before, if others are installed now.
+    """
+
+    def __init__(
+        self,
+        numbers: Iterable[int],
+        handler: Callable[[int, FrameType | None], None],
+        before: Mapping[Any, Any] | None = None,
+    ) -> None:
+        self._handler = handler
+        self._before: dict[int, Any] = {}
+        self._blocked: dict[int, Any] = {}  # by thread: the signals that it blocked before
+        in_child(self.end)
+        mine = weakref.ref(self)
+        os.register_at_fork(
+            before=lambda: _call(mine, OwnSignals._block),
+            after_in_parent=lambda: _call(mine, OwnSignals._unblock),
+            after_in_child=lambda: _call(mine, OwnSignals._unblock),
+        )
+        for number in numbers:
+            self._before[int(number)] = _signal.getsignal(number) if before is None else before[number]
+            _signal.signal(number, self._caught)
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        self._handler(number, frame)
+
+    def _block(self) -> None:
+        self._blocked[threading.get_ident()] = _signal.pthread_sigmask(_signal.SIG_BLOCK, self._before)
+
+    def _unblock(self) -> None:
+        blocked = self._blocked.pop(threading.get_ident(), None)
+        if blocked is not None:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, blocked)
+
+    def end(self) -> None:
+        """Restore the handlers from before, except where another has been installed since."""
+        for number, before in self._before.items():
+            if isinstance(getattr(_signal.getsignal(number), "__self__", None), OwnSignals | Deferred):
+                _signal.signal(number, _signal.SIG_DFL if before is None else before)
+
+
+def _call(owner: weakref.ref[OwnSignals], method: Callable[[OwnSignals], None]) -> None:
+    found = owner()
+    if found is not None:
+        method(found)
 
 
 def look() -> None:

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from onefold import errors
+from onefold import errors, forks
 from onefold.clock import Never, SystemClock
 from onefold.entropy import SystemEntropy
 from onefold.record.delivery import Failed
@@ -58,6 +58,8 @@ def _serve(descriptor: int, guarded: int) -> int:
         if os.fork() == 0:  # no other thread runs yet, and no presence lock is held
             _guard(guarded, descriptor)
     os.close(guarded)
+    before = {signal.SIGTERM: int(signal.SIG_DFL), signal.SIGINT: signal.default_int_handler}
+    _own.append(forks.OwnSignals(before, _do_nothing, before))
     end = socket.socket(fileno=descriptor)
     end.set_inheritable(False)
     hello: wire.Hello = wire.receive(end, wire.Hello)
@@ -164,6 +166,9 @@ def perform(jobs: Mapping[str, Job[Any, Any]], order: wire.Order, clock: Clock, 
     if order.what == "probe":
         return wire.Reply(answer=calling.probe(job, payload, ctx, clock))
     return wire.Reply(outcome=calling.call(job, payload, ctx, clock))
+
+
+_own: list[forks.OwnSignals] = []  # kept for the life of the process
 
 
 def _do_nothing(_number: int, _frame: object) -> None:

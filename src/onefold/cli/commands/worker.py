@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from onefold import errors, limits
+from onefold import errors, forks, limits
 from onefold.admin import payloads
 from onefold.admin.jobs import unmatched
 from onefold.admin.payloads import PayloadSurvey
@@ -287,12 +287,11 @@ def _signals(worker: Worker) -> Iterator[None]:
             text = b"Stopping now. on_unknown of their jobs decides how the runs in progress go on.\n"
         os.write(2, text)
 
-    before = {one: signal.signal(one, on_signal) for one in caught}
+    own = forks.OwnSignals(caught, on_signal)
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        own.end()
 
 
 class Trouble:
