@@ -80,6 +80,22 @@ def test_a_file_that_is_locked_or_damaged_is_said_to_be(there: Open, monkeypatch
         assert reader.get("/healthz").status == 200
 
 
+def test_the_log_of_a_failed_page_masks_the_text_of_the_failure(
+    there: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = Reader(Page(there.session, access=Access(token=TOKEN)))
+
+    def broken(_: object) -> None:
+        raise SystemExit("bye \x1b[31m redis://:hunter2@h/0")
+
+    monkeypatch.setattr(type(there.session.engine.queues), "settings", broken)
+    assert reader.get("/dead").status == 500
+    assert "SystemExit" in caplog.text
+    assert "in broken" in caplog.text
+    assert "hunter2" not in caplog.text
+    assert "\x1b" not in caplog.text
+
+
 def test_a_file_that_another_program_holds_is_said_to_be_and_nothing_changes(tmp_path: Path) -> None:
     office = Office()
     with office.opened(file_url(tmp_path)) as there:

@@ -22,7 +22,7 @@ from onefold import errors, forks, owner_process
 from onefold.clock import SteadyClock, lease_from_ms, until_ms
 from onefold.contracts.store import Ask, Claimed
 from onefold.interrupts import ignored
-from onefold.record import lease
+from onefold.record import error_text, lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -218,7 +218,8 @@ class LeaseKeeper:
 
     def _log_failure(self, holds: list[Hold], now_ms: int, error: BaseException) -> None:
         if not isinstance(error, errors.OnefoldError):
-            _log.warning("The leases of calls could not be renewed; they are tried again.", exc_info=error)
+            text = "The leases of calls could not be renewed; they are tried again.\n%s"
+            _log.warning(text, error_text.trace_of(error, error_text.text_of).text)
         for hold in holds:
             if self._ends[hold] <= now_ms:
                 text = "%s %r: its lease ended while it runs and could not be renewed: %s"

@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -27,6 +26,7 @@ from onefold.interrupts import is_of_a_signal, let_through, stems_from_signal
 from onefold.record import delivery as outcomes
 from onefold.record.decisions import ProbeAnswer
 from onefold.record.delivery import Failed, LeaseGone, Unstorable
+from onefold.record.error_text import text_of, trace_of
 from onefold.runner import context
 from onefold.runtime.events import is_kept, kept_text
 from onefold.runtime.outgoing import Outgoing
@@ -110,7 +110,7 @@ def leave_child(error: BaseException | None) -> NoReturn:
     """End a forked child process in which the handler returned or raised: its parent reports the run's outcome."""
     code: object = error.code if isinstance(error, SystemExit) else None if error is None else 1
     if error is not None and not isinstance(error, SystemExit):
-        traceback.print_exception(error)
+        sys.stderr.write(f"{trace_of(error, text_of).text}\n")
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

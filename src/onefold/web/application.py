@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from onefold import errors, redact
 from onefold.admin.session import AdminSession, jobs_of
 from onefold.app import App
+from onefold.record import error_text
 from onefold.web import changes, controls, exchange, pages, rendering, safety
 from onefold.web.exchange import AsgiApplication, Receive, Scope, Send, TooLargeError, WebAnswer, WebRequest
 from onefold.web.hiding import Hiding
@@ -200,9 +201,10 @@ class Page:
             return self._drawn(request, view, shown)
         except errors.OnefoldError as error:
             return self._failed(request, error)
-        except (Exception, SystemExit, KeyboardInterrupt):  # noqa: BLE001 - the page says that it failed, the log why
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - the page says that it failed, the log why
             # A dispatcher or a type of the app that calls sys.exit would end the loop, and the page with it.
-            _LOG.exception("onefold.web: %s failed", redact.one_line("/".join(request.segments)))
+            trace = error_text.trace_of(error, error_text.text_of).text
+            _LOG.error("onefold.web: %s failed\n%s", redact.one_line("/".join(request.segments)), trace)
             return self._refused(request, _DEFECT)
 
     def _drawn(self, request: WebRequest, view: View, shown: Shown) -> WebAnswer:
