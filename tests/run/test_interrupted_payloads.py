@@ -9,10 +9,15 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 import onefold
+from onefold.admin import dead_letters
+from onefold.admin.session import AdminSession, jobs_of
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import JOB_ATTRIBUTE, Attribute
 from onefold.testing import inline
 
 Limit = type[Exception]
@@ -142,3 +147,45 @@ def test_a_key_function_that_is_interrupted_has_not_failed(tmp_path: Path, error
     with pytest.raises(error, match="time limit"):
         ship.send({"id": "a"})
     app.close()
+
+
+@dataclass
+class Order:
+    """A payload whose reading ends the program, as a parser of command lines in a validator does."""
+
+    ends: ClassVar[tuple[str, type[BaseException]]]
+    id: str
+
+    def __post_init__(self) -> None:
+        self.end("type")
+
+    def end(self, place: str) -> None:
+        if self.id == "bad" and place == self.ends[0]:
+            raise self.ends[1]
+
+
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit])
+@pytest.mark.parametrize("place", ["type", "key"])
+def test_a_type_or_key_that_ends_the_program_makes_its_message_malformed(kind: type[BaseException], place: str) -> None:
+    app = onefold.App("shop")
+
+    def key_of(order: Order) -> str:
+        order.end("key")
+        return order.id
+
+    Order.ends = (place, kind)
+
+    @app.job(app.queue("orders"), key=key_of)
+    def ship(order: Order) -> str:
+        return order.id
+
+    with inline(app) as world:
+        attributes = {JOB_ATTRIBUTE: Attribute("ship")}
+        queue = app.runtime().engine.queues.open("orders")
+        queue.send([Entry(body=f'{{"id":"{name}"}}', attributes=attributes) for name in ("bad", "good")])
+        world.run()
+        assert ship.look("good").result == "good"
+        session = AdminSession(app.runtime(), actor="person:me", jobs=jobs_of(app))
+        (letter,) = [dead_letters.letter(session, one) for one in dead_letters.find(session, dead_letters.Select())]
+        assert letter.reason == "malformed"
+        assert letter.summary == f"Reading it raised {kind.__name__}."

@@ -30,6 +30,7 @@ from onefold.contracts.queue import (
     Delivery,
 )
 from onefold.contracts.store import RecordKey
+from onefold.interrupts import let_through
 from onefold.record.attempt import Facts, MalformedKind
 from onefold.record.decisions import ProbeAnswer
 from onefold.record.delivery import Executor, Failed, Outcome, Policy
@@ -453,8 +454,7 @@ class Job(Generic[P, R]):
     def read(self, delivery: Delivery) -> tuple[Facts, Any]:
         """The facts of a delivery to this job and its payload, or the error if it is malformed."""
         try:
-            body = delivery.body
-            attributes = delivery.attributes
+            body, attributes = delivery.body, delivery.attributes
             sent_by_us = JOB_ATTRIBUTE in attributes
             if not sent_by_us and self.rules.source != "json":
                 from onefold.runner import sources  # imported here for faster cold starts: few jobs have envelopes
@@ -471,15 +471,13 @@ class Job(Generic[P, R]):
                 payload = codec.decode(self.versions.upgraded(body, version))
             else:
                 payload = codec.decode(body)
-            if self.normal is not None:
-                payload = self.normal(payload)
+            payload = payload if self.normal is None else self.normal(payload)
             given = attributes.get(KEY_ATTRIBUTE)
             if delivery.trusted or self.internal or not any(name in attributes for name in CLAIMS):
                 key = self.rules.key.given(given.value) if given else self.rules.key.of(payload)
             else:
                 key = self.rules.key.of(payload)
-                claimed = self._claimed_wrongly(attributes, key)
-                if claimed is not None:
+                if (claimed := self._claimed_wrongly(attributes, key)) is not None:
                     return self._without_key(delivery, malformed=claimed, kind="untrusted"), None
             scope = self.rules.tenant.of(payload) if self.rules.tenant else ""
             if self.limit is not None and self.limit.key is not None:
@@ -494,8 +492,10 @@ class Job(Generic[P, R]):
                 sent_at_ms=delivery.accepted_at_ms or delivery.sent_at_ms,
                 receive_count=delivery.receive_count,
             )
-        except errors.PayloadError as error:
-            return self._without_key(delivery, malformed=kept_text(error)), error
+        except (errors.PayloadError, SystemExit, GeneratorExit) as error:  # the app's own types and keys may raise any
+            let_through(error)
+            said = kept_text(error) if isinstance(error, Exception) else f"Reading it raised {type(error).__name__}."
+            return self._without_key(delivery, malformed=said), error
         return facts, payload
 
     def _name_in(self, attributes: Mapping[str, Attribute]) -> str:
