@@ -212,6 +212,7 @@ bench: $(READY) $(TOOLS)/.ready ## Measure against bare programs and goals; writ
 	$(BIN)/python -m benchmarks.harness --part batches --date $$(date +%F) $(ARGS)
 	$(BIN)/python -m benchmarks.harness --part watching --date $$(date +%F) $(ARGS)
 	$(BIN)/python -m benchmarks.harness --part pages --date $$(date +%F) $(ARGS)
+	-$(BIN)/python -m benchmarks.harness --part check --date $$(date +%F) $(ARGS)
 
 .PHONY: bench-peers
 bench-peers: $(READY) ## The same jobs on Huey, Taskiq, Celery and DBOS beside onefold

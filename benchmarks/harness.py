@@ -19,6 +19,7 @@ from benchmarks import report
 from benchmarks import rows as worker_rows
 from benchmarks.aws import rows as aws_rows
 from benchmarks.batches import rows as batches_rows
+from benchmarks.checking import rows as checking_rows
 from benchmarks.pages import rows as pages_rows
 from benchmarks.report import Row
 from benchmarks.rows import Bench, Pair, Planned
@@ -31,6 +32,7 @@ PARTS = {
     "rows": worker_rows.pairs, "serving": serving_rows.pairs, "aws": aws_rows.pairs, "batches": batches_rows.pairs,
     "watching": watching_rows.pairs,
     "pages": pages_rows.pairs,
+    "check": checking_rows.pairs,
 }  # fmt: skip
 """The parts of the page, by their names in its JSON file."""
 
@@ -106,7 +108,7 @@ def main() -> None:
         "--part",
         choices=PARTS,
         default="rows",
-        help="jobs and workers, the local SQS, AWS, schedules and batches, alarms, or the page",
+        help="jobs and workers, the local SQS, AWS, schedules and batches, alarms, the page, or checking",
     )
     parser.add_argument("--only", help="only pairs with a row whose name contains this; the page is not written")
     parser.add_argument("--runs", type=int, default=RUNS)

@@ -236,6 +236,11 @@ ABOUT_PAGES = (
     "are in it."
 )
 
+ABOUT_CHECK = (
+    "`onefold check` on templates in which nothing is wrong: 53 lines for each queue with its function, mapping, "
+    "dead-letter queue and alarm. cfn-lint reads the same file; it looks for other things, and has more of them."
+)
+
 SECTIONS = (
     ("rows", "Against the same durable writes", ""),
     ("serving", "The local SQS beside other local servers", ABOUT_SERVING),
@@ -243,6 +248,7 @@ SECTIONS = (
     ("batches", "Time, fan-out and batches", ABOUT_BATCHES),
     ("watching", "Seeing what goes on", ABOUT_WATCHING),
     ("pages", "The page", ABOUT_PAGES),
+    ("check", "Checking templates", ABOUT_CHECK),
 )
 """Parts of the page that `make bench` writes: name in the JSON file, heading, what to know first."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from argparse import Namespace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,16 @@ import pytest
 from benchmarks import raw, report
 from benchmarks.aws import rows as aws_rows
 from benchmarks.batches import rows as batches_rows
+from benchmarks.checking import rows as checking_rows
+from benchmarks.checking import templates
 from benchmarks.harness import run_pair
 from benchmarks.peers import environment
 from benchmarks.rows import Bench, Pair, Planned, above, below, pairs, ratio_at_least, ratio_at_most
 from benchmarks.serving import rows as serving_rows
 from benchmarks.trials import Figures, TrialFailed
 from benchmarks.watching import rows as watching_rows
+from onefold.check.checking import check
+from onefold.check.rules import RULES
 
 
 def bench(tmp_path: Path) -> Bench:
@@ -35,7 +40,7 @@ def fails(_: Bench) -> Figures:
 
 
 def test_names_are_unique_and_every_reference_is_measured() -> None:
-    planned = [(pair, row) for pair in [*pairs(), *serving_rows.pairs()] for row in pair.rows]
+    planned = [(pair, row) for pair in [*pairs(), *serving_rows.pairs(), *checking_rows.pairs()] for row in pair.rows]
     names = [row.name for _, row in planned]
     assert len(set(names)) == len(names)
     assert all(row.reference in pair.references for pair, row in planned if row.reference)
@@ -43,7 +48,14 @@ def test_names_are_unique_and_every_reference_is_measured() -> None:
 
 
 def test_explanations_are_of_rows_that_exist() -> None:
-    every = [*pairs(), *serving_rows.pairs(), *aws_rows.pairs(), *batches_rows.pairs(), *watching_rows.pairs()]
+    every = [
+        *pairs(),
+        *serving_rows.pairs(),
+        *aws_rows.pairs(),
+        *batches_rows.pairs(),
+        *watching_rows.pairs(),
+        *checking_rows.pairs(),
+    ]
     assert report.explanations().keys() <= {row.name for pair in every for row in pair.rows}
 
 
@@ -148,3 +160,14 @@ def test_the_other_queues_are_installed_from_a_lock_with_hashes(
     ]  # fmt: skip
     environment.install()
     assert len(ran) == 2, "what is installed is not installed again"
+
+
+def test_the_templates_that_are_timed_keep_to_limits_and_have_nothing_wrong(tmp_path: Path) -> None:
+    text = templates.of_lines(checking_rows.LINES)
+    assert abs(text.count("\n") - checking_rows.LINES) < 100
+    assert text.count("Type: AWS::") <= 500
+    assert len(text) < 1_000_000
+    templates.write_many(tmp_path, 2)
+    checked = check([tmp_path], RULES, date(2026, 11, 28))
+    assert len(checked.files) == 2
+    assert checked.findings == ()
