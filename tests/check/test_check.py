@@ -233,3 +233,24 @@ def test_a_circle_of_names_and_odd_types_are_no_findings(tmp_path: Path) -> None
         "  Unheard: {Type: Custom::Of, Properties: {A: !Ref Nowhere}}\n"
     )
     assert found(file) == []
+
+
+def test_a_line_end_in_a_files_name_begins_no_line_of_the_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "d\n::error::x"
+    folder.mkdir()
+    (folder / "u.yaml").write_text(
+        "Resources:\n"
+        "  Q: {Type: AWS::SQS::Queue}\n"
+        "  F:\n"
+        "    Type: AWS::Lambda::Function\n"
+        "    Properties: {Handler: i.h, Runtime: python3.12, Timeout: 30, Code: {ZipFile: x}}\n"
+        "  M:\n"
+        "    Type: AWS::Lambda::EventSourceMapping\n"
+        "    Properties: {EventSourceArn: !GetAtt Q.Arn, FunctionName: !Ref F, BatchSize: 10}\n"
+    )
+    main.run(["check", str(tmp_path), "--format", "concise"])
+    lines = capsys.readouterr().out.split("\n")
+    assert any("u.yaml" in line for line in lines)
+    assert not [line for line in lines if line.startswith("::")]

@@ -15,6 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from onefold import redact
 from onefold.check.checking import check
 from onefold.check.findings import Edit, Finding
 from onefold.check.rules import Rule
@@ -57,7 +58,7 @@ def fixed(
             raise _worse(path)
     if {one.fingerprint for one in found} - known:
         raise _worse(path)
-    names = (str(path), str(path))
+    names = (redact.one_line(str(path)),) * 2
     diff = "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
         for line in difflib.unified_diff(before.splitlines(keepends=True), text.splitlines(keepends=True), *names)

@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET  # written, and never read
 
 import msgspec
 
+from onefold import redact
 from onefold.check.checking import Checked
 from onefold.check.findings import Finding, Related, Source, is_remote
 from onefold.check.rules import HARMS, RULES
@@ -28,8 +29,8 @@ _PRECISION: Final = {False: "very-high", True: "medium"}  # of rules in preview
 def concise(checked: Checked, root: Path) -> str:
     """`file:line:column: id severity: message`, one line for each open finding."""
     return "".join(
-        f"{_relative(one.source.file, root)}:{one.source.start_line}:{one.source.start_column}:"
-        f" {one.rule} {one.severity}: {one.message}\n"
+        f"{redact.one_line(_relative(one.source.file, root))}:{one.source.start_line}:{one.source.start_column}:"
+        f" {one.rule} {one.severity}: {redact.one_line(one.message)}\n"
         for one in checked.open
     )
 
