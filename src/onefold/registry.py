@@ -111,7 +111,7 @@ class Registry:
         )
 
     def add_job(self, job: Job[Any, Any]) -> None:
-        """Add a job, whose name and aliases are no others'."""
+        """Add a job whose name and aliases belong to no other job."""
         self.jobs[job.name] = job
         self.aliases.update(dict.fromkeys(job.aliases, job.name))
 

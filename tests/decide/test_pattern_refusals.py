@@ -77,7 +77,7 @@ from onefold.events.patterns import compile_pattern, refuse_operators
         ('{"$or":[{"a":[1]},{}]}', "Empty objects are not allowed"),
         (
             '{"f0":{"$or":[{"a":[1]},{"b":[1]}]},"f1":{"$or":[{"a":[1]},{"b":[1]}]},"f2":{"$or":[{"a":[1]},{"b":[1]}]},"f3":{"$or":[{"a":[1]},{"b":[1]}]},"f4":{"$or":[{"a":[1]},{"b":[1]}]},"f5":{"$or":[{"a":[1]},{"b":[1]}]},"f6":{"$or":[{"a":[1]},{"b":[1]}]},"f7":{"$or":[{"a":[1]},{"b":[1]}]},"f8":{"$or":[{"a":[1]},{"b":[1]}]},"f9":{"$or":[{"a":[1]},{"b":[1]}]}}',
-            "Rule is too complex: $or makes more than 1,000 alternatives of it",
+            "Rule is too complex: $or expands to more than 1,000 alternatives",
         ),
         ('{"a": ["x"', "Filter is not an object"),
         ("", "Filter is not an object"),

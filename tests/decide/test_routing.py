@@ -149,26 +149,26 @@ def test_of_nothing_there_is_nobody() -> None:
 @pytest.mark.parametrize(
     ("pattern", "event", "told"),
     [
-        ({"a": ["x"]}, {}, '$.a should be one of ["x"], and there is no such field'),
-        ({"a": ["x"]}, {"a": {"b": 1}}, '$.a should be one of ["x"], and it is an object'),
-        ({"a": {"b": [1]}}, {"a": {"b": 2}}, "$.a.b should be one of [1], and it is 2"),
-        ({"a": [1]}, {"a": [2, 3]}, "$.a should be one of [1], and of the 2 elements of [2,3] none is"),
-        ({"a": [1]}, {"a": []}, "$.a should be one of [1], and the list there is empty"),
-        ({"a": [{"exists": False}]}, {"a": 1}, '$.a should be one of [{"exists":false}], and it is 1'),
+        ({"a": ["x"]}, {}, '$.a should be one of ["x"], but there is no such field'),
+        ({"a": ["x"]}, {"a": {"b": 1}}, '$.a should be one of ["x"], but it is an object'),
+        ({"a": {"b": [1]}}, {"a": {"b": 2}}, "$.a.b should be one of [1], but it is 2"),
+        ({"a": [1]}, {"a": [2, 3]}, "$.a should be one of [1], but none of the 2 elements of [2,3] is"),
+        ({"a": [1]}, {"a": []}, "$.a should be one of [1], but the list there is empty"),
+        ({"a": [{"exists": False}]}, {"a": 1}, '$.a should be one of [{"exists":false}], but it is 1'),
         (
             {"a": {"x": [1], "y": [2]}},
             {"a": [{"x": 1}, {"z": 2}]},
             (
-                "$.a should be a list with one element that has everything, and the closest lacks: "
-                "$.a[0].y should be one of [2], and there is no such field"
+                "$.a should be a list with one element that has everything, but the closest lacks: "
+                "$.a[0].y should be one of [2], but there is no such field"
             ),
         ),
         (
             {"$or": [{"a": [1]}, {"b": [2]}]},
             {"a": 3},
             (
-                "$ should be one of its $or, and none holds: $.a should be one of [1], and it is 3; "
-                "$.b should be one of [2], and there is no such field"
+                "$ should be as one of its $or alternatives requires, but none matches: "
+                "$.a should be one of [1], but it is 3; $.b should be one of [2], but there is no such field"
             ),
         ),
     ],

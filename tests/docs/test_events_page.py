@@ -28,7 +28,7 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert "billed o-1" in worked
     assert "billed o-2" in worked
     assert '{"alert":"order o-1"}' in worked
-    assert '$.detail.total should be one of [{"numeric":[">=",100]}], and it is "640"' in asked
+    assert '$.detail.total should be one of [{"numeric":[">=",100]}], but it is "640"' in asked
     assert "2 events would be replayed." in replayed
     assert "Replay again of all: completed; 2 events, 3 messages." in replayed
     assert "billed" not in replayed

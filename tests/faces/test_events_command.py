@@ -151,7 +151,7 @@ def test_test_says_why_a_pattern_does_not_match(shell: Shell) -> None:
     Path("event.json").write_text('{"detail": {"total": 7}}')
     assert shell("test", "--pattern", "pattern.json", "--event", "event.json") == "matches\n"
     assert shell("test", "--pattern", "pattern.json", "--event", '{"detail": {"total": "7"}}', code=1) == (
-        'does not match\n  $.detail.total should be one of [{"numeric":[">",5]}], and it is "7"\n'
+        'does not match\n  $.detail.total should be one of [{"numeric":[">",5]}], but it is "7"\n'
     )
     found = shell.json("test", "--pattern", "pattern.json", "--event", "{}", code=1)
     assert (found["matches"], found["reasons"][0]["field"]) == (False, "$.detail.total")

@@ -4,7 +4,7 @@ Sources: SQS developer guide, CloudWatch metrics: a queue without use for some s
 leaves out what a redrive policy moved; Lambda developer guide, metrics: DeadLetterErrors is of asynchronous invocations,
 Errors counts no partial failures; CloudWatch user guide, missing data; EventBridge Scheduler user guide, monitoring:
 metrics are of a schedule group.
-Never here: positions, edits. Invariants: a value that is not known is no finding; what may exist elsewhere is not missing.
+Never here: positions, edits. Invariants: an unknown value is not a finding; what may exist elsewhere is not missing.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Sources: Lambda API reference, CreateEventSourceMapping: at most 10 messages and
 least 1 s for more than 10, maximum concurrency and provisioned pollers exclude each other; SQS developer guide, quotas:
 about 120,000 messages of a standard queue in flight; a group of a FIFO queue waits for its messages in flight; Lambda
 developer guide, scaling of queues: up to 1,250 invocations at a time; recursive loop detection: about 16 loops.
-Never here: positions, edits. Invariant: a value that is not known is no finding.
+Never here: positions, edits. Invariant: an unknown value is not a finding.
 """
 
 from __future__ import annotations

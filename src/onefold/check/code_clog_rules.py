@@ -2,7 +2,7 @@
 
 Sources: Amazon SQS API, SendMessage: DelaySeconds up to 900; AWS Lambda developer guide, "Use Lambda recursive loop
 detection" (16 invocations) and durable functions behind an event source mapping (15 minutes); Celery, visibility timeout.
-Never here: reading code. Invariant: what is not known is no finding.
+Never here: reading code. Invariant: what is unknown is not a finding.
 """
 
 from __future__ import annotations

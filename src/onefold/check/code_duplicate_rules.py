@@ -3,7 +3,7 @@
 Sources: AWS Lambda developer guide, "Implementing partial batch responses"; Powertools for AWS Lambda (Python), idempotency;
 AWS Step Functions API, StartExecution (a name starts one execution in 90 days); Amazon SQS, MessageDeduplicationId;
 botocore, Config. Each rule is a pure function of what was read.
-Never here: reading code. Invariant: what is not known is no finding.
+Never here: reading code. Invariant: what is unknown is not a finding.
 """
 
 from __future__ import annotations

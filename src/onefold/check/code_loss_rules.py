@@ -2,7 +2,7 @@
 
 Sources: AWS Lambda developer guide, "Implementing partial batch responses": a handler that returns has done its batch;
 Amazon SQS developer guide, message quotas: 1 MiB; amazon-sqs-extended-client-lib.
-Never here: reading code. Invariant: what is not known is no finding.
+Never here: reading code. Invariant: what is unknown is not a finding.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The facts of what sends to queues and functions: schedules, rules, event buses, topics and their subscriptions.
+"""Facts about what sends to queues and functions: schedules, rules, event buses, topics and their subscriptions.
 
-SAM's events of a function or state machine give the same facts as the resources that SAM makes of them.
-Never here: who receives (mappings: collect_template.py). Invariant: what is not written is absent, or AWS's default.
+The events of a SAM function or state machine give the same facts as the resources that SAM creates for them.
+Never here: who receives (mappings: collect_template.py). Invariant: a setting not written is absent, or AWS's default.
 
 Sources: CloudFormation template reference of each type; SAM developer guide, event sources; EventBridge user guide, retry
 policy (rules: 185 retries, 24 hours); EventBridge API reference of the second generation, RetryPolicy (5 retries, 300 s).
-Scheduler's defaults are those that are commonly stated, its own pages give only the ranges.
+Scheduler's own pages give only the ranges of its settings; its defaults here are those that are commonly stated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECOND_AGE_MAX_S_DEFAULT: Final = 300
 
 
 def shared(properties: Properties, exists: bool | Unresolved) -> dict[str, Any]:
-    """What every resource has."""
+    """The facts that every resource has."""
     scope, logical_id = properties.scope, properties.logical_id
     kind = scope.type_of(logical_id)
     is_known = kind in KINDS and scope.name_of(logical_id)[1] is None
@@ -55,7 +55,7 @@ def shared(properties: Properties, exists: bool | Unresolved) -> dict[str, Any]:
 
 
 def target_of(properties: Properties, arn: str | None = None) -> TargetFacts:
-    """A target of a schedule or rule. `arn`: of a SAM event, where the target is not written."""
+    """A target of a schedule or rule. `arn`: the target of a SAM event, which does not name it itself."""
     document = properties.scope.document
     dead, retry = properties.inner("DeadLetterConfig"), properties.inner("RetryPolicy")
     message_input = properties.setting("Input", plain)
@@ -76,7 +76,7 @@ def target_of(properties: Properties, arn: str | None = None) -> TargetFacts:
 
 
 def schedule_of(properties: Properties, exists: bool | Unresolved, arn: str | None = None) -> ScheduleFacts:
-    """An AWS::Scheduler::Schedule, or SAM's event ScheduleV2 of what has this ARN."""
+    """An AWS::Scheduler::Schedule, or a SAM event ScheduleV2 whose target has this ARN."""
     return ScheduleFacts(
         **shared(properties, exists),
         expression=properties.setting("ScheduleExpression", text_of),
@@ -87,7 +87,7 @@ def schedule_of(properties: Properties, exists: bool | Unresolved, arn: str | No
 
 
 def rule_of(properties: Properties, exists: bool | Unresolved, arn: str | None = None) -> RuleFacts:
-    """An AWS::Events::Rule, or SAM's event Schedule, EventBridgeRule or CloudWatchEvent of what has this ARN."""
+    """An AWS::Events::Rule, or a SAM event Schedule, EventBridgeRule or CloudWatchEvent whose target has this ARN."""
     written = properties.items("Targets") if arn is None else []
     targets = None if written is None else tuple(target_of(one) for one in written)
     state = properties.setting("State", text_of, "ENABLED")
@@ -175,11 +175,11 @@ def _policy(value: Any) -> dict[str, Any] | Unresolved:
             return Unresolved("it is not JSON")
     if why := why_not(value):
         return why
-    return value if isinstance(value, dict) else Unresolved("it is no mapping")
+    return value if isinstance(value, dict) else Unresolved("it is not a mapping")
 
 
 def _topic_event(properties: Properties, exists: bool | Unresolved, arn: str) -> TopicSubscriptionFacts:
-    """SAM's event SNS: the function is subscribed, or a queue that SAM makes or allows."""
+    """A SAM event SNS: it subscribes the function, or a queue that SAM creates or grants access to."""
     document = properties.scope.document
     through_queue = properties.raw.get("SqsSubscription") not in (None, False, "false")
     queue_arn = properties.inner("SqsSubscription").setting("QueueArn", text_of)
@@ -197,7 +197,7 @@ def _topic_event(properties: Properties, exists: bool | Unresolved, arn: str) ->
 
 
 def event_of(kind: str, properties: Properties, exists: bool | Unresolved, arn: str) -> ResourceFacts | None:
-    """A SAM event of what has this ARN; None for those that are not of a schedule, bus or topic."""
+    """A SAM event whose target has this ARN; None if the event does not come from a schedule, bus or topic."""
     match kind:
         case "ScheduleV2":
             return schedule_of(properties, exists, arn)

@@ -3,7 +3,7 @@
 Sources: EventBridge Scheduler user guide, context attributes and dead-letter queues; EventBridge user guide, retry policy
 and dead-letter queues of rules; SNS developer guide, dead-letter queues and encrypted queues; EventBridge API reference of
 the second generation (retry policy, OnFailureConfiguration, ordering types); SQS developer guide, quotas: 1 MiB a message.
-Never here: positions, edits, how policies are read. Invariant: a value that is not known is no finding.
+Never here: positions, edits, how policies are read. Invariant: an unknown value is not a finding.
 """
 
 from __future__ import annotations

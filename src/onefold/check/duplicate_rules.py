@@ -4,7 +4,7 @@ Sources: AWS Lambda developer guide, "Using Lambda with Amazon SQS", configuring
 least six times the function's timeout, plus the batching window; "Implementing partial batch responses";
 CreateEventSourceMapping refuses a visibility timeout below the function's timeout. DynamoDB developer guide, global tables:
 replicas are eventually consistent unless MultiRegionConsistency is STRONG, and a condition is checked in one region.
-Never here: positions, edits. Invariant: a value that is not known is no finding.
+Never here: positions, edits. Invariant: an unknown value is not a finding.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")  # the worst fir
 
 
 def is_remote(file: str) -> bool:
-    """Whether a document is no file but an account, `aws://eu-west-1`."""
+    """Whether a document is an account (`aws://eu-west-1`) and not a file."""
     return "://" in file
 
 

@@ -87,7 +87,7 @@ def _edits(found: Iterable[Finding], *, unsafe: bool) -> list[Edit]:
 
 def applied(text: str, edits: Iterable[Edit]) -> str:
     """The text with the edits made; one that begins before the end of another is not made."""
-    starts = [1 if text.startswith("\ufeff") else 0]  # a byte order mark is no column
+    starts = [1 if text.startswith("\ufeff") else 0]  # a byte order mark is not counted as a column
     for line in text.removeprefix("\ufeff").split("\n"):
         starts.append(starts[-1] + len(line) + 1)
     pieces: list[tuple[int, int, str]] = []

@@ -5,7 +5,7 @@ keeps its enqueue timestamp in the dead-letter queue; Lambda developer guide, "U
 receives, filters delete what does not match, maximum concurrency within reserved concurrency; "Durable functions" behind a
 mapping: the whole execution within 15 minutes, 90 on managed instances; Step Functions developer guide, failure threshold of
 a distributed map.
-Never here: positions, edits. Invariant: a value that is not known is no finding.
+Never here: positions, edits. Invariant: an unknown value is not a finding.
 """
 
 from __future__ import annotations

@@ -350,7 +350,7 @@ class _Linker:
         text = facts.attributes.get(name, str(default))
         why = facts.unresolved[name].why if name in facts.unresolved else ""
         if not why and not (text.isascii() and text.isdecimal()):
-            why = "it is no whole number"
+            why = "it is not a whole number"
         return self._document.setting((*facts.location.parts, name), None if why else int(text), why)
 
     def _function(self, facts: FunctionFacts) -> Function:

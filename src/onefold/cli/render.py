@@ -210,7 +210,7 @@ def one_line(text: str) -> str:
 
 
 def joined(*parts: str) -> str:
-    """One line of parts, masked separately: the text after a key `pre-auth:` or a class `InvalidToken:` is no secret."""
+    """One line of parts, masked separately: the text after a key `pre-auth:` or a class `InvalidToken:` is not secret."""
     return _Shown("".join(shown(part) for part in parts))
 
 

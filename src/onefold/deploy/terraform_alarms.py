@@ -1,9 +1,9 @@
-"""A plan's alarms in Terraform: counts in logs, alarms, alarms of whole jobs, and the channel in Slack.
+"""A plan's alarms in Terraform: metric filters on logs, alarms, alarms for whole jobs, and the Slack channel.
 
-It is the same as `cloudformation_alarms.py`, with one difference: the provider has no warm-up, so `no-tick` can go off
-once between its creation and the first tick.
+It writes the same alarms as `cloudformation_alarms.py`, with one difference: the provider has no warm-up, so `no-tick`
+can go off once between its creation and the first tick.
 Never here: which alarms there are. Invariant: an alarm notifies the topic in the variable `alarm_topic`, if one is
-given, and that of the channel; if there is an alarm of the whole job, that one notifies and those below it do not.
+given, and the channel's topic; if there is an alarm for a whole job, the alarms below it do not notify.
 
 Source: registry documentation of hashicorp/aws 6.
 """
@@ -108,7 +108,7 @@ def _job_alarm(plan: DeployPlan, one: CompositePlan) -> Json:
         "alarm_actions": _actions(plan),
         "ok_actions": _actions(plan),
         "tags": tags(plan, one.owner),
-        # its rule names them, and CloudWatch refuses a rule over alarms that do not exist yet
+        # CloudWatch refuses a rule that names alarms which do not exist yet
         "depends_on": [f"aws_cloudwatch_metric_alarm.{resource_name(child)}" for child in sorted(one.children)],
     }
 

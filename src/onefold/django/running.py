@@ -25,7 +25,7 @@ from onefold.runner.hooks import Hooks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnefoldTaskContext(TaskContext):
-    """What a task with `takes_context=True` gets: Django's context, and the run of onefold.
+    """What a task with `takes_context=True` gets: Django's context, and onefold's run.
 
     Attributes:
         run: idempotency key, fence, time left, `connection`, `retry`; see `onefold.Context`.
@@ -52,7 +52,7 @@ def handler_of(alias: str, sender: type, task: OnefoldTask, options: Options) ->
 
     Args:
         alias, sender: the backend's alias and class, for results and signals. task: the task to call.
-        options: of the backend.
+        options: the backend's options.
     """
     transactional = task.effect == "transactional"
 
@@ -93,7 +93,7 @@ def orm(ctx: Context, *, using: str = DEFAULT_DB_ALIAS) -> Iterator[None]:
     does not check foreign keys in it.
 
     Args:
-        ctx: of a job with `effect="transactional"` on the SQLite file of the database.
+        ctx: the context of a job with `effect="transactional"` on the SQLite file of the database.
         using: alias of that database.
 
     Raises:
@@ -114,7 +114,7 @@ def orm(ctx: Context, *, using: str = DEFAULT_DB_ALIAS) -> Iterator[None]:
     def refuse(*_args: object, **_options: object) -> None:
         raise ImproperlyConfigured(
             "transaction.on_commit was used in a transactional task, which onefold commits. Enqueue another task, or send"
-            " a job: they leave when this one completes."
+            " a job: it is sent when this one completes."
         )
 
     lent.connect, lent.on_commit, lent.onefold_run = connect, refuse, ctx

@@ -1,8 +1,8 @@
 """EventBridge's event patterns, for Lambda's filters and for rules of an event bus: compiled once, matched often.
 
-A pattern names fields, and for each the values it accepts, or operators. All named fields must match, each with one of
+A pattern names fields, and for each field the values or operators it accepts. All named fields must match, each with one of
 its values. In an array of the event any one element can match, but fields below one array must match in the same
-element. A dot in a name, in pattern or event, is a step into the object.
+element. A dot in a name, in the pattern or the event, is a step into the object.
 
 Why an event does not match (`mismatches`) is found by the same `holds` over the same compiled pattern, so the two agree.
 
@@ -56,7 +56,7 @@ class Pattern(Struct, frozen=True, eq=False):
 
 
 class SplitNames:
-    """The objects of one event with their names split at the first dot, each object once, however many nodes look at it."""
+    """The objects of one event with their names split at the first dot; each object is split once for all nodes."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Mapping[str, object], Mapping[str, object]]] = {}  # by id, with the object itself
@@ -109,13 +109,13 @@ def _compiled(value: object, *, empty: bool) -> Pattern:
     if value or not empty:
         _read_fields(draft, value, ())
     if _alternatives(draft) > ALTERNATIVES_MAX:
-        raise refused(f"Rule is too complex: $or makes more than {ALTERNATIVES_MAX:,} alternatives of it", ())
+        raise refused(f"Rule is too complex: $or expands to more than {ALTERNATIVES_MAX:,} alternatives", ())
     absent: list[tuple[tuple[str, ...], Leaf]] = []
     return Pattern(draft.made((), absent), tuple(absent))
 
 
 class _Draft:
-    """A node while the pattern is being read, because a name with dots can lead to the path of other names."""
+    """A node that is still being built: later names with dots can lead to the same path."""
 
     def __init__(self) -> None:
         self.leaf: Leaf | None = None
@@ -171,7 +171,7 @@ def refuse_operators(text: str | bytes, names: Sequence[str], where: str) -> Non
     """Refuse operators that a service does not know, and the forms of `anything-but` with an operator inside.
 
     Args:
-        text: JSON of a pattern. names: of operators. where: the service, for the error.
+        text: JSON of a pattern. names: the operators to refuse. where: the service, for the error.
 
     Raises:
         UsageError: the pattern has such an operator; the error names it and its place. Or the text is not JSON.
@@ -226,7 +226,7 @@ def holds(node: Node, value: object, absent: frozenset[Leaf], dotted: SplitNames
     """Whether `value` has what the node requires.
 
     Args:
-        value: `ABSENT` for no value. absent: leaves that are satisfied (`absent_in`). dotted: as `EventView`.
+        value: `ABSENT` for no value. absent: leaves that are satisfied (`absent_in`). dotted: see `EventView`.
     """
     if isinstance(value, list):
         return any(holds(node, one, absent, dotted) for one in elements(value)) or (
@@ -321,7 +321,7 @@ def _absent_below(pattern: Pattern, event: EventView) -> frozenset[Leaf]:
 
 
 def _keeps(root: Node, event: EventView, absent: frozenset[Leaf], is_json: bool) -> bool:
-    """Whether what a pattern requires of the body is met, and is meant for bodies of this form (JSON or text)."""
+    """Whether the body has what a pattern requires, and the pattern is meant for bodies of this form (JSON or text)."""
     for _, body in root.fields:
         if (body.leaf is not None) is is_json or not holds(body, event.value, absent, event.dotted):
             return False
@@ -332,8 +332,8 @@ def compile_filters(texts: Sequence[str]) -> BodyFilters:
     """The filters of a mapping, from the JSON of their patterns.
 
     Raises:
-        UsageError: more than 5; one that is longer than 4,096 characters, is not a pattern, or is on something other
-            than `body` ("Invalid filter pattern definition."); the error names the place.
+        UsageError: there are more than 5; or one is longer than 4,096 characters, is not a pattern, or filters
+            something other than `body` ("Invalid filter pattern definition."). The error names the place.
     """
     if len(texts) > FILTERS_MAX:
         raise UsageError(
@@ -391,7 +391,7 @@ class Mismatch(Struct, frozen=True):
     found: str
 
     def __str__(self) -> str:
-        return f"{self.field} should be {self.asked}, and {self.found}"
+        return f"{self.field} should be {self.asked}, but {self.found}"
 
 
 def mismatches(pattern: Pattern, event: EventView) -> list[Mismatch]:
@@ -421,18 +421,20 @@ def _walk(
     for group in node.ors:
         if not any(holds(one, value, absent, dotted) for one in group):
             first = [next(_walk(one, value, absent, dotted, path)) for one in group]
-            yield Mismatch(path, "one of its $or", f"none holds: {'; '.join(str(one) for one in first)}")
+            yield Mismatch(
+                path, "as one of its $or alternatives requires", f"none matches: {'; '.join(str(one) for one in first)}"
+            )
 
 
 def _walk_list(
     node: Node, value: list[object], absent: frozenset[Leaf], dotted: SplitNames | None, path: str
 ) -> Iterator[Mismatch]:
-    """Why an array does not match: the reasons of its only element, or that none of several fits."""
+    """Why an array does not match: the reasons for its only element, or that none of several elements fits."""
     several = list(elements(value))
     if len(several) == 1:
         yield from _walk(node, several[0], absent, dotted, f"{path}[0]")
     elif node.leaf is not None and not node.fields:
-        found = f"of the {len(several)} elements of {_shown(value)} none is" if several else "the list there is empty"
+        found = f"none of the {len(several)} elements of {_shown(value)} is" if several else "the list there is empty"
         yield Mismatch(path, f"one of {node.leaf.text}", found)
     elif several:
         closest = min(

@@ -4,7 +4,7 @@ Access: with the admin token, if one is set; otherwise with the server's keys, i
 Basic; otherwise for anybody on this machine: the Host header must name it, which a web page that rebinds its name to
 127.0.0.1 cannot fake. A server that other machines can reach requires one of the first two. `health` answers anyone,
 but only with "ok".
-Not here: how the history is drawn (`history_page.py`), what a fault does. Invariant: a GET changes nothing, and nothing
+Never here: how the history is drawn (`history_page.py`), what a fault does. Invariant: a GET changes nothing, and nothing
 here counts as a receive.
 """
 

@@ -4,7 +4,7 @@ An error has two names. JSON clients see the shape (`__type`), query clients and
 before the JSON protocol; SDKs show their users one or the other. The pairs and statuses come from the service model and
 from answers recorded from AWS; texts are AWS's if known.
 
-Not here: which error a request deserves (the operations), how it is written (`json_protocol`, `query_protocol`).
+Never here: which error a request deserves (the operations), how it is written (`json_protocol`, `query_protocol`).
 Invariant: names are constants, never parts of a request, so nothing can be injected into a header made from them.
 """
 

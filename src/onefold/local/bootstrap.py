@@ -7,8 +7,8 @@ open.
 
 It is two processes. The one that was started is the supervisor: processes that the handler starts and abandons become
 its children, whatever their session or group (PR_SET_CHILD_SUBREAPER). When the lifeline closes, or the handler's
-process has ended, it kills until it has no child left, and then ends as the handler's process did. Its first child runs
-the handler; if the supervisor is gone when the lifeline closes, the kernel kills that child and its group.
+process has ended, it kills its children until none are left, and then ends as the handler's process did. Its first child
+runs the handler; if the supervisor is gone when the lifeline closes, the kernel kills that child and its group.
 
     frame   4 bytes: length of the head, 4 bytes: length of the payload, head (JSON), payload
     begun   {pid} of the process that runs the handler; once, before all other frames
@@ -138,7 +138,7 @@ class _Control:
 
 
 def main() -> None:
-    """Serve the server until it closes; never returns unless the handler ends the process."""
+    """Answer the server until it closes the channel or the handler ends the process; never returns."""
     descriptor, lifeline = int(sys.argv[1]), int(sys.argv[2])
     supervised = _fork(descriptor, lifeline)
     control = _Control(descriptor)
@@ -252,7 +252,7 @@ def _supervise(child: int, control: int, lifeline: int, held: int, holds: int) -
         status, left = _reap(child, None)
     poll.unregister(lifeline)
     while left:
-        for pid in descendants(os.getpid()):  # also those that lost their parent by the last kill
+        for pid in descendants(os.getpid()):  # also those whose parent the last kill ended
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with suppress(BlockingIOError):
@@ -287,7 +287,7 @@ def _exit_as(status: int) -> NoReturn:
 
 
 def descendants(root: int) -> list[int]:
-    """All processes below one, by their parents in /proc, whatever their session or group; includes ended ones."""
+    """All descendants of a process according to /proc, whatever their session or group, even if they have ended."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -347,7 +347,7 @@ class _Noted(logging.Filter):
 
 
 def _prepare(code_dir: str) -> _Noted:
-    """Path, output and the root logger's handler as Lambda has them."""
+    """Set up the path, the output and the root logger's handler as on Lambda."""
     sys.path.insert(0, code_dir)
     # A function's folder is read-only on Lambda, and a compiled file could be used after an edit in the same second.
     sys.dont_write_bytecode = True

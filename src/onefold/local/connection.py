@@ -11,7 +11,7 @@ the process takes longer than most requests (40 us and more on a virtual machine
 the loop polling its sockets for about that long.
 
 Timeouts use the loop's real time, whatever clock the queues run on.
-Not here: what a path means, AWS, JSON. Invariants: no unchecked byte of a request gets into a response's header;
+Never here: what a path means, AWS, JSON. Invariants: no unchecked byte of a request gets into a response's header;
 responses are sent in the order of requests; a request whose handling has begun is handled to the end; a loop without
 requests sleeps.
 """

@@ -4,7 +4,7 @@ A fault is one option, `KEY=VALUE`, followed by its limits after commas: `lose-a
 text is its JSON. The draws are functions of the faults and of random numbers that are passed in; each returns a plan
 that says what to do and, in one sentence, why, or None if there is nothing to do.
 
-Not here: carrying a plan out, counting, memory between two draws (`faults.py`), HTTP statuses.
+Never here: carrying a plan out, counting, memory between two draws (`faults.py`), HTTP statuses.
 Invariants: if no fault applies, nothing is drawn; and kinds that AWS never shows on a FIFO queue (`deliver`, `reorder`,
 `delay`, `lose-ack`, `repeat-deleted`) do not apply to one, so that its order is kept.
 """

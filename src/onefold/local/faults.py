@@ -7,7 +7,7 @@ at all. Each fault has its own random stream, so the draws of a poll do not affe
 Only the copies of `deliver` are kept: a standard queue honours any receipt of a message, so a copy is the same delivery
 with the same receipt and a receive count that is one higher. At most `copies_max` wait; they end with the process.
 
-Not here: the draws (`fault_rules.py`), the history, engine calls. Used on the server's loop only: no lock.
+Never here: the draws (`fault_rules.py`), the history, engine calls. Used on the server's loop only: no lock.
 """
 
 from __future__ import annotations

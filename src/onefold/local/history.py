@@ -4,7 +4,7 @@ Every operation records, so recording is cheap: one tuple in the ring, no text. 
 previous event of the same message, so the history of a message is read backwards and the index holds one number per
 message. Texts are made when somebody reads them (`why`), from the event and those before it.
 
-Not here: message bodies and attribute values; HTML (`history_page.py`); what must survive the process (the engine's
+Never here: message bodies and attribute values; HTML (`history_page.py`); what must survive the process (the engine's
 ledger). Invariant: never more than `limit` events, and never an index entry whose event has left the ring.
 Used on the server's loop only: no lock.
 """

@@ -4,7 +4,7 @@ A view selects the events and derives the present state of each message from the
 without scripts and without fonts or files from elsewhere, in light and dark: on the left a list of messages with their
 state and counts, on the right the history of one of them (or the newest events of all), and filters as links.
 
-Not here: what is recorded and its sentences (`history.py`), HTTP. Invariants: ids are shown in AWS's form, never in the
+Never here: what is recorded and its sentences (`history.py`), HTTP. Invariants: ids are shown in AWS's form, never in the
 engine's; every text from outside (a queue, a group, an error) is escaped on the page; control characters never reach a
 terminal.
 """

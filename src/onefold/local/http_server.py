@@ -1,6 +1,6 @@
 """The listening sockets of one server, and its graceful stop: no new connections, and begun requests are finished.
 
-Parsing is in `connection.py`. Not here: how requests are answered, what runs beside the sockets, signals and threads
+Parsing is in `connection.py`. Never here: how requests are answered, what runs beside the sockets, signals and threads
 (`local/serving.py`). Invariant: when `stop` returns, no connection is open and no request is being handled.
 """
 

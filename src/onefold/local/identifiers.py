@@ -4,7 +4,7 @@ They are AWS's forms of the engine's own ids, converted in both directions witho
 that holds the data file's token and the message's number; a receipt handle is opaque text that holds queue and receipt,
 so another queue refuses it. The MD5 digests guard against damage in transit, not against an attacker; nothing else may
 rely on them.
-Not here: whether the named queue or message exists. Invariants: any later process can read an identifier that was given
+Never here: whether the named queue or message exists. Invariants: any later process can read an identifier that was given
 out, and a digest does not depend on the order of the attributes.
 
 Sources: SQS developer guide, "Identifiers for Amazon SQS queues" and "Amazon SQS message metadata" (MD5 message

@@ -4,7 +4,7 @@ The operation is named in a header (`X-Amz-Target: AmazonSQS.SendMessage`), ever
 are base64 text. A success without a result has an empty body; an error carries its older, query-protocol name in
 `x-amzn-query-error`, which is what `err.response["Error"]["Code"]` shows in Python.
 
-Not here: HTTP beyond the headers of one answer, what an operation does.
+Never here: HTTP beyond the headers of one answer, what an operation does.
 Invariant: whatever the bytes are, `decode` returns a struct with all required members or raises AwsError.
 """
 

@@ -2,9 +2,9 @@
 
 Event source mappings: create, get, update, delete, list. Functions: get, list, their configuration, invoke; they are
 registered when the server starts, so nothing here creates one.
-Not here: what a mapping does. Invariant: a refusal has Lambda's form: a type in a header, and a text.
+Never here: what a mapping does. Invariant: a refusal has Lambda's form: a type in a header, and a text.
 
-Source: Lambda API reference, the operation of the function's name; texts as recorded from AWS.
+Source: Lambda API reference, the operation that each function is named after; texts as recorded from AWS.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class LambdaApi:
     Args:
         registry: functions and mappings.
         sqs: resolves queue names in each region.
-        timers: give the loop for asynchronous invocations. running: these, each with the bytes of its event.
+        timers: has the event loop on which asynchronous invocations run.
+        running: the asynchronous invocations in progress, each with the size of its event in bytes.
     """
 
     def __init__(
@@ -307,7 +308,7 @@ class LambdaApi:
         return Response(200, outcomes.error_payload(outcome, request_id) or b"", tuple(headers))
 
 
-# -- requests and answers-----------------------------------------------------------------------------------------------
+# -- requests and answers ----------------------------------------------------------------------------------------------
 
 
 def _name(text: str) -> str:
@@ -398,7 +399,7 @@ def _pollers(given: Any) -> dict[str, int] | None:
 
 def _check_scaling(concurrency_max: int | None, provisioned: Mapping[str, int] | None) -> None:
     if concurrency_max is not None and provisioned is not None:
-        text = "MaximumConcurrency and ProvisionedPollerConfig exclude each other: a mapping has one of them."
+        text = "MaximumConcurrency and ProvisionedPollerConfig exclude each other: a mapping can have only one of them."
         raise _Refused(400, "InvalidParameterValueException", text)
 
 

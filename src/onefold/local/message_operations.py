@@ -3,7 +3,7 @@
 `contracts/entries.py` checks what a message may contain when the engine is asked to accept it; here requests become
 entries, and results become AWS's answers. The digest of a sent message covers what the client sent, so that the client
 can compare it; a Number is stored without extra zeros.
-Not here: those rules; waiting, order and counts (the engine and `queues.py`). Invariants: a request that is refused as
+Never here: those rules; waiting, order and counts (the engine and `queues.py`). Invariants: a request that is refused as
 a whole has sent nothing; an answer names only attributes that were requested, and its attribute digest covers exactly
 those.
 

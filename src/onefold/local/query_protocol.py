@@ -8,7 +8,7 @@ forms that SDKs really send are read too: `X.member.1`, `X.entry.1.key`, and a l
 
 An answer is XML, or JSON if the client's Accept header names that first.
 
-Not here: HTTP beyond the headers of one answer, what an operation does.
+Never here: HTTP beyond the headers of one answer, what an operation does.
 Invariants: whatever the bytes are, `decode` returns a struct with all required members or raises AwsError; the XML
 written here has only characters that XML 1.0 allows; every list and map of the service model is in one of the tables.
 

@@ -9,7 +9,7 @@ without effect. It is one JSON value in the engine's State, so it is as durable 
 process once it was read, because one server has a data file to itself. A queue that an app declared has no metadata
 until it is first requested.
 
-Not here: whether a queue exists. Invariants: `shown` returns what `apply` accepted, with the same meaning; metadata is
+Never here: whether a queue exists. Invariants: `shown` returns what `apply` accepted, with the same meaning; metadata is
 cached only after it was written.
 
 Sources: SQS API reference, CreateQueue and SetQueueAttributes; texts as recorded from AWS.

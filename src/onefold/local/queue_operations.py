@@ -2,7 +2,7 @@
 
 Tags and permissions have no effect here, because this server has no users; they are stored and returned unchanged.
 The engine's maintenance carries move tasks forward; the handle of a task names the engine's task and its source.
-Not here: messages. Invariants: a queue and its metadata are written in one engine call, and nothing is
+Never here: messages. Invariants: a queue and its metadata are written in one engine call, and nothing is
 written if the request is refused; the handle of a move task is shown while the task runs, and only then.
 
 Sources: SQS API reference, the operation after which a function is named; developer guide, tag and policy quotas; texts

@@ -11,7 +11,7 @@ carries a move task forward every 50 ms and looks for expired messages every sec
 file, one thread waits for their wake-ups and passes them to the loop; changes without a wake-up (a release, a delete)
 are noticed within a second.
 
-Not here: HTTP, AWS's shapes, functions. Invariants: what a method reports has happened and is as durable as requested
+Never here: HTTP, AWS's shapes, functions. Invariants: what a method reports has happened and is as durable as requested
 (unless an injected fault says otherwise); a message received for a caller that has disconnected is released without
 counting the receive; a change made by another process is seen within a second. Used on the loop's thread only, except
 for the thread that waits for wake-ups.

@@ -4,7 +4,7 @@ SQS requests come as JSON (`X-Amz-Target`) or in the older query protocol (a for
 begin with the date of its API; onefold's own paths are under `/_onefold`. Every error is one of AWS's. Any other
 exception is a bug in onefold: the response is InternalFailure, and the traceback goes to standard error.
 
-Not here: what an operation does (`message_operations`, `queue_operations`), sockets (`connection.py`).
+Never here: what an operation does (`message_operations`, `queue_operations`), sockets (`connection.py`).
 Invariants: an operation runs only for a request that is signed as this server requires; a page of another site in the
 user's browser cannot make a request; `OPERATIONS` has exactly the operations of botocore's model.
 """

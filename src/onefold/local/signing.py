@@ -4,7 +4,7 @@ It checks both forms: the `Authorization` header, and a presigned query (`X-Amz-
 names are those of the IAM user guide, "Create a signed AWS API request". The code does not use botocore.auth, which
 takes 90 ms to import and leaves out header fields that other SDKs sign.
 
-Not here: whether a server requires signatures at all, what a key may do. Invariant: a signature is compared in constant
+Never here: whether a server requires signatures at all, what a key may do. Invariant: a signature is compared in constant
 time, and nothing in a request is trusted before its signature matched.
 """
 

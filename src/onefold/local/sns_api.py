@@ -2,7 +2,7 @@
 
 Topics come from the template that is served, so a call that would make or change one is refused, except CreateTopic for one
 that exists, which programs call to learn its ARN.
-Not here: who gets a message (`topics.py`). Invariant: whatever the bytes are, the answer is SNS's, or one of its errors.
+Never here: who gets a message (`topics.py`). Invariant: whatever the bytes are, the answer is SNS's, or one of its errors.
 
 Source: SNS API reference, the operation of the function's name; the service model of botocore.
 """

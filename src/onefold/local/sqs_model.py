@@ -5,7 +5,7 @@ struct, so that a request is parsed and checked in one pass. Members are always 
 are there is checked afterwards (`SqsOperation.check`), because AWS has another error for that. botocore is only a
 source of data here: importing its modules would take longer than the rest of the start.
 
-Not here: ranges and rules of values (`queue_operations`, `message_operations`), protocols.
+Never here: ranges and rules of values (`queue_operations`, `message_operations`), protocols.
 Invariant: the struct of a request has exactly the members of the model, under the model's names.
 """
 

@@ -4,7 +4,7 @@ On a FIFO queue, a receive with the same ReceiveRequestAttemptId within 5 minute
 same handles, as long as all of them are in flight and no client has changed the visibility of one. So a client whose
 response was lost can repeat the request. Attempts are kept in memory, up to 64 MiB of messages: after a restart, or when
 it was forgotten for newer ones, an attempt is a new receive.
-Not here: operations, protocols. Invariants: `SqsService` is all that an operation sees of the server; an attempt is
+Never here: operations, protocols. Invariants: `SqsService` is all that an operation sees of the server; an attempt is
 forgotten as soon as a client deletes one of its messages or changes its visibility. What else ends a receive (a purge, a
 mapping, another process) is noticed when the attempt is repeated.
 

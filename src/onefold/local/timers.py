@@ -2,7 +2,7 @@
 
 With the system clock, they are timers of the event loop. With a manual clock, time does not pass by itself: after the
 clock was advanced, `moved` fires the timers that are due, in the order of time; `next_at_ms` says how far the next step
-may go. Not here: what is due. Invariant: a timer fires at its instant or later, once, and never after it was cancelled.
+may go. Never here: what is due. Invariant: a timer fires at its instant or later, once, and never after it was cancelled.
 Used on the loop's thread only.
 """
 

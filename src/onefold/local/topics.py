@@ -4,7 +4,7 @@ A subscription puts SNS's envelope into its queue, or the bare message (raw deli
 the subscription's dead-letter queue, or is lost for that subscriber, with a warning: SNS does not try such a message again.
 Topics and subscriptions come from a template; they are in memory, and a start makes them again.
 
-Not here: HTTP and how parameters are written (`sns_api.py`), the filter language (`events/patterns.py`). Invariants: a
+Never here: HTTP and how parameters are written (`sns_api.py`), the filter language (`events/patterns.py`). Invariants: a
 message that SNS would refuse is put into no queue; no subscriber's failure keeps a message from another.
 
 Sources: SNS API reference, Publish, PublishBatch; SNS developer guide, "Message attributes", "Message filtering", "Raw

@@ -3,7 +3,7 @@
 When something has changed in a queue, and at the next instant at which a message becomes visible, the first receiver of
 that queue tries a receive, then the next, until a receive returns nothing. So a thousand receivers cost nothing while
 nothing happens, and one message wakes one of them.
-Not here: how a receive is made (a function that is passed in). Invariant: a message received for a receiver that has
+Never here: how a receive is made (a function that is passed in). Invariant: a message received for a receiver that has
 disconnected is released. Used on the loop's thread only.
 """
 

@@ -1,4 +1,4 @@
-"""Receiving: takes a worker's queues in turn, has a buffer for each, and contains the only wait of the control loop.
+"""Receiving: takes messages from a worker's queues in turn, keeps a buffer for each, and has the control loop's only wait.
 
 Each queue is a `Feed` with its own buffer, so that none starves: a queue whose jobs are slow fills only its own buffer. How
 much is buffered, and how many deliveries form a group, depends on the measured duration of the queue's runs: enough to
@@ -38,8 +38,8 @@ _PACE_RUNS = 8  # after this many runs, older measurements hardly count
 _BLOCKED_MS = 1_000  # if visible messages of a FIFO queue cannot be received for this long, they wait behind others
 _RECEIVES_MS = 500  # wait at the end for receives in progress; with messages they take milliseconds, else up to 10 s
 GATHER_MS = 5  # pause between two receives from a steady stream
-_STEADY_MS = 20  # a stream is steady if within this time
-_STEADY = 6  # it brought at least this many messages, a few at a time: 300 a second for each worker
+_STEADY_MS = 20  # how far back a stream is watched, to see whether it is steady
+_STEADY = 6  # a steady stream brings at least this many in that time, a few at a time: 300 a second for each worker
 
 
 class Feed:
@@ -66,14 +66,14 @@ class Feed:
         self._pace_ms = float(GROUP_MS)
 
     def took(self, count: int, ms: int) -> None:
-        """Note that `count` runs took `ms` milliseconds together, one after the other."""
+        """Record that `count` runs took `ms` milliseconds together, one after the other."""
         share = min(count / _PACE_RUNS, 1.0)
         self._pace_ms += (ms / count - self._pace_ms) * share
 
     def gather(self, count: int, now_ms: int) -> None:
         """Decide when to receive next, after a receive that found only `count` messages.
 
-        If a steady stream of single messages were received as they come, every two or three of them would cost a receive, a
+        If a steady stream of single messages were received as they came, every two or three of them would cost a receive, a
         claim and a settlement, each of which blocks the sender on the file. So such a queue is polled every GATHER_MS; an
         occasional message is received at once.
         """
@@ -94,7 +94,7 @@ class Feed:
 
 
 class Poller:
-    """Receives from several queues in turn and keeps what was received until it is begun.
+    """Receives from several queues in turn, and keeps the deliveries until they are begun.
 
     A receive is made when a sender or a finished run woke the worker; when the last one found as much as was asked for; and
     otherwise every IDLE_POLL_MS, because messages also become visible without a send (a delay, a retry, a visibility
@@ -126,16 +126,16 @@ class Poller:
         self._clock = clock
         self._never = Never()
         self._polls = [queue for queue in queues if isinstance(queue, LongPoll)]
-        self._blocked: tuple[int, int] | None = None  # how many had been received, and since when that is unchanged
+        self._blocked: tuple[int, int] | None = None  # the number received, and since when it has not changed
         self.not_taken: dict[str, int] = {}
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last receive failed of a queue from which threads receive in the background."""
+        """Whether, for at least one queue that is polled in the background, the last receive failed."""
         return any(poll.is_failing for poll in self._polls)
 
     def turn_of(self, feeds: Sequence[Feed]) -> Feed:
-        """The feed whose turn it is (`feeds`: at least one); over many turns, each gets its weight's share, evenly."""
+        """The feed whose turn it is (`feeds`: at least one); over many turns, each gets its weight's share."""
         for feed in feeds:
             feed.credit += feed.weight
         chosen = max(feeds, key=lambda feed: feed.credit)
@@ -190,7 +190,7 @@ class Poller:
             self.feeds[one.queue].buffer.appendleft(one)
 
     def withdraw(self) -> list[Delivery]:
-        """Empty all buffers; each queue's deliveries in order."""
+        """Empty all buffers; returns the deliveries, those of each queue in order."""
         buffered = [one for feed in self.feeds.values() for one in feed.buffer]
         for feed in self.feeds.values():
             feed.buffer.clear()
@@ -200,7 +200,7 @@ class Poller:
         """Wait until woken, until a feed with room is due, or for `at_most_ms`; when woken, all feeds are due."""
         now_ms = self._clock.monotonic_ms()
         gathers_ms = min(feed.gathers_until_ms for feed in self.feeds.values()) - now_ms
-        if gathers_ms > 0 and not len(self._in_flight):  # no run can end meanwhile, and no sender needs to wake it
+        if gathers_ms > 0 and not len(self._in_flight):  # no run can end meanwhile, and no sender needs to wake us
             self._clock.wait(self._never, min(gathers_ms, at_most_ms))
             return
         for feed in self.feeds.values():

@@ -1,16 +1,16 @@
 """Idempotency records on Redis: changed by compare-and-set, for the Store contract and for operators (RecordAdmin).
 
 There are two ways to be atomic on Redis: write the rules a second time in Lua, or keep them in `contracts/transitions.py`
-and use a generic script that replaces a value only if it is unchanged since it was read. This is the second, so that the
-rules, which are the hard part, exist once. It usually costs no extra round trip: when the script refuses a change it returns
-the stored value, so a wrong guess about a record serves as the read, and the usual guesses are right. A claim guesses that
-there is no record; later writes guess that the record is as this process left it.
+and use a generic script that replaces a value only if it is unchanged since it was read. This module does the second, so
+that the rules, which are the hard part, exist once. It usually costs no extra round trip: when the script refuses a
+change it returns the stored value, so a wrong guess about a record serves as the read, and the usual guesses are right.
+A claim guesses that there is no record; later writes guess that the record is as this process left it.
 
     first delivery: claim 1 call, write 1 call, for one record or for a hundred    duplicate: 1 call    takeover: 2 calls
 
 When several processes race for a record, the server accepts one change; each of the others receives the winner's
 record, and most need nothing more. An answer without a change is based only on what the server returned, never on a
-guess. If a list has two claims of one key, they are handled one after the other.
+guess. If a call has two claims of one key, they are handled one after the other.
 
 For operators, the script that changes a record also moves its name between index sets ("shelves"): one sorted set per
 status, newest change first, and one for parked records. The set of a status names its newest 10,000 records, so it
@@ -206,7 +206,7 @@ class RecordChanger:
                 refused += not took
             if refused > REFUSALS_MAX * len(steps):
                 raise errors.TransientError(
-                    f"A record was changed {REFUSALS_MAX} times by others before its own turn came.",
+                    f"Others changed a record {REFUSALS_MAX} times, each time before this change could be applied.",
                     meaning="Nothing of this step was written.",
                     todo="Try again.",
                 )
@@ -241,7 +241,7 @@ class RecordChanger:
         return stored
 
     def _remember(self, key: RecordKey, stored: StoredRecord) -> None:
-        """Remember a record as this process left it, if it will write it again."""
+        """Remember a record as this process left it, if this process will write it again."""
         record = stored.record
         with self._lock:
             self._guesses.pop(key, None)
@@ -275,8 +275,8 @@ def _life_ms(record: Record, now_ms: int) -> int:
     """How long Redis keeps a record, counted from `now_ms`; 0: until a person settles it.
 
     It is a duration, not an instant, so that the server's clock does not matter. It only frees memory: instants decide
-    what counts as expired. A verb that is not given the time (renew) counts from the last change, which keeps it
-    longer.
+    what counts as expired. A verb that is not given the time (renew) counts from the last change, which keeps the
+    record longer.
     """
     if record.expires_at_ms is None:
         return 0
@@ -464,6 +464,6 @@ class RedisRecords:
 
 
 def _shows(name: str, status: Status | None, parked: bool | None) -> bool:
-    """Whether a shelf has records of this status that are parked, or not, as asked."""
+    """Whether the shelf `name` can hold records with this status and this `parked`; None accepts any."""
     of_status = status is None or name == status or (name == "parked" and status == "unknown")
     return of_status and (parked is None or parked == (name == "parked"))

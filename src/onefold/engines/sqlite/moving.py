@@ -1,7 +1,7 @@
 """Moving messages: single messages that an operator chooses, or a whole dead-letter queue by a move task, as SQS does.
 
 A moved message is a new message: it has a new id, a receive count of 0, and a retention that starts now. Body,
-attributes, group, trace and key are kept; reason and source are not. On FIFO queues its deduplication id is the old
+attributes, group, trace and key are kept; reason and source are not. On FIFO queues the deduplication id is the old
 message id, so that a redrive within five minutes is not dropped as a duplicate. A task moves the messages that existed
 when it began and are not in flight, on FIFO queues in order; messages that come back while it runs are left for the
 next task. Dead letters of a stopped FIFO group (marked by a flag in State) are left as well: the group must be redriven
