@@ -103,6 +103,7 @@ def test_one_app_in_many_processes_and_again_after_a_restart(shop: Callable[...,
 def test_a_name_is_asked_for_once_in_a_process(shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch) -> None:
     parcels = shop("parcels", unique=True)
     parcels.ship.send({"id": "1"})
+    parcels.work()  # it adds the key rule to the name
 
     def refuse(*_: object) -> Any:
         raise AssertionError("State was asked again")

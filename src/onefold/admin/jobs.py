@@ -207,7 +207,8 @@ def _give(session: AdminSession, name: str, app: str, *, shared: bool, reason_te
     def decide(before: Taken | None) -> tuple[Taken | None, tuple[str, ...]]:
         had = before.apps if before is not None else ()
         apps = tuple(dict.fromkeys((*(had if shared else ()), app)))
-        return Taken(name=name, kind="job", apps=apps, since_ms=session.now_ms()), had
+        rule = before.rule if before is not None else None
+        return Taken(name=name, kind="job", apps=apps, since_ms=session.now_ms(), rule=rule), had
 
     after, had = change(session.engine.state, state_name_of(name), decoded, None, decide)
     if after is None or had is None:

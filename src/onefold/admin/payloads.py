@@ -17,8 +17,10 @@ from msgspec import Struct
 from onefold import errors, redact
 from onefold.admin import reading
 from onefold.contracts.admin import Peeked, roles
+from onefold.record.key_identity import changed
 from onefold.runner.versions import version_of
 from onefold.runtime import names
+from onefold.runtime.runtime import rules_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +85,7 @@ class PayloadSurvey(Struct, frozen=True, kw_only=True):
         unread: queues that were not read, because that would receive their messages (SQS).
         jobs: by name and place. unfit: messages that would not run, at most a hundred. unfit_count: all of them.
         stranded: names under which the app has worked and that none of its jobs has any more.
+        rekeyed: a sentence for each job whose key rule differs from the one that its last worker had.
     """
 
     looked_at: int
@@ -92,6 +95,7 @@ class PayloadSurvey(Struct, frozen=True, kw_only=True):
     unfit: tuple[UnfitMessage, ...]
     unfit_count: int
     stranded: tuple[str, ...]
+    rekeyed: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -147,6 +151,7 @@ def survey(session: AdminSession, *, limit: int = LOOKED_AT) -> PayloadSurvey:
         unfit=tuple(shown),
         unfit_count=unfit.total(),
         stranded=stranded_names(session),
+        rekeyed=rekeyed(session),
     )  # fmt: skip
 
 
@@ -261,3 +266,16 @@ def stranded_names(session: AdminSession) -> tuple[str, ...]:
             if one is not None and one.kind == "job" and one.apps == (session.jobs.app,) and one.name not in declared
         )
     )
+
+
+def rekeyed(session: AdminSession) -> tuple[str, ...]:
+    """A sentence for each job of the app whose key rule differs from the one that its last worker here had."""
+    assert session.jobs is not None
+    rules = rules_of(session.jobs.named.values())
+    stored = session.engine.state.get([names.state_name_of(name) for name in rules])
+    found = []
+    for (name, rule), one in zip(rules.items(), stored, strict=True):
+        taken = names.decoded(one.value) if one is not None else None
+        if taken is not None and taken.rule is not None and taken.rule.differs(rule):
+            found.append(changed(name, taken.rule, rule))
+    return tuple(found)

@@ -80,18 +80,26 @@ class KeyRule:
         text: the rule as declared, for people.
         what: the name of what it makes: `key`, `tenant`, `group`...
         volatile: fields it uses whose names suggest that they differ at every send; a warning, not an error.
+        function: the function, where the rule is one.
     """
 
-    __slots__ = ("_chars_max", "_find", "text", "volatile", "what")
+    __slots__ = ("_chars_max", "_find", "function", "text", "volatile", "what")
 
     def __init__(
-        self, text: str, what: str, find: Callable[[Any], str], volatile: tuple[str, ...], chars_max: int
+        self,
+        text: str,
+        what: str,
+        find: Callable[[Any], str],
+        volatile: tuple[str, ...],
+        chars_max: int,
+        function: Callable[[Any], object] | None = None,
     ) -> None:
         self.text: str = text
         self.what: str = what
         self.volatile: tuple[str, ...] = volatile
         self._find = find
         self._chars_max = chars_max
+        self.function: Callable[[Any], object] | None = function
 
     def __repr__(self) -> str:
         return f"<{self.what} {self.text}>"
@@ -181,7 +189,9 @@ def key_rule(
             )
         call = by_function(declared, name, what)
         found = f"the result of {name}()"
-        return KeyRule(f"{name}()", what, lambda value: _text(call(value), found, f"{name}()", what), (), chars_max)
+        return KeyRule(
+            f"{name}()", what, lambda value: _text(call(value), found, f"{name}()", what), (), chars_max, declared
+        )
     raise UsageError(
         f"{what}={declared!r} is not a rule.",
         todo='Give a template such as "{order_id}", onefold.jmespath("detail.id"), or a function of the payload.',

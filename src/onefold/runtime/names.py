@@ -7,6 +7,7 @@ with the same name in several programs are one operation on purpose; a job and a
 not. Two functions with the same name in one program are usually a copied decorator: the second would be answered with
 the results of the first, so it is refused when it is decorated (`declare`).
 
+With a name, the key rule of its job is remembered, so that a release which changes it is told.
 Where the role has no access to State, names are not checked. Never here: records.
 Invariant: two apps never claim operations under one name, unless a person has given it to both.
 """
@@ -27,6 +28,7 @@ from msgspec import Struct
 from onefold import errors
 from onefold.contracts.documents import TRIES, reader
 from onefold.contracts.state import Change, bounded_name
+from onefold.record.key_identity import RuleIdentity, changed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -44,12 +46,14 @@ class Taken(Struct, frozen=True, kw_only=True):
         name: the operations' name. kind: `job`, or `guard` for calls under @once. apps: those that declare the job,
             usually one.
         since_ms: when it was taken or transferred.
+        rule: the rule that made a job's keys when a worker last started; None: not known.
     """
 
     name: str
     kind: Literal["job", "guard"]
     apps: tuple[str, ...] = ()
     since_ms: int
+    rule: RuleIdentity | None = None
 
 
 def state_name_of(name: str) -> str:
@@ -65,29 +69,52 @@ def decoded(value: bytes | None) -> Taken | None:
     return _read(value) if value is not None else None
 
 
-def take(state: State, names: Collection[str], app: str | None, now_ms: int) -> None:
+def take(
+    state: State,
+    names: Collection[str],
+    app: str | None,
+    now_ms: int,
+    rules: Mapping[str, RuleIdentity] | None = None,
+) -> list[str]:
     """Take names for the jobs of an app or, with `app` None, for guarded calls; called once in each process.
+
+    Args:
+        rules: the jobs' key rules, by name, which are remembered with the names.
+
+    Returns:
+        A sentence for each rule that differs from the one that was remembered.
 
     Raises:
         ConflictError: another app has one of the names, or a job has it and this is a guard, or the other way round;
             none was taken, unless another process took one at the same moment.
         TransientError: the store cannot be used now, or other processes are taking names.
     """
+    rules, reported = rules or {}, dict[str, str]()
     try:
         for _ in range(TRIES):
             found = dict(zip(names, state.get([state_name_of(name) for name in names]), strict=True))
             _check(found, app)
             kind: Literal["job", "guard"] = "guard" if app is None else "job"
             apps = () if app is None else (app,)
-            free = [name for name, one in found.items() if one is None]
-            values = [Taken(name=name, kind=kind, apps=apps, since_ms=now_ms) for name in free]
-            changes = [Change(state_name_of(one.name), msgspec.json.encode(one), 0) for one in values]
+            changes = []
+            for name, one in found.items():
+                rule = rules.get(name)
+                taken = Taken(name=name, kind=kind, apps=apps, since_ms=now_ms, rule=rule)
+                if one is not None:
+                    before = decoded(one.value)
+                    if before is None or rule is None or before.rule == rule:
+                        continue
+                    if before.rule is not None and before.rule.differs(rule):
+                        reported[name] = changed(name, before.rule, rule)
+                    taken = msgspec.structs.replace(before, rule=rule)
+                version = 0 if one is None else one.version
+                changes.append(Change(state_name_of(name), msgspec.json.encode(taken), version))
             if not changes or all(state.put(changes)):
-                return
+                return list(reported.values())
     except errors.ConflictError:
         raise
     except errors.UsageError:  # this role has no permission; a missing store is reported at the claim
-        return
+        return list(reported.values())
     raise errors.TransientError("Names of operations are being taken by other processes.", todo="Start it again now.")
 
 

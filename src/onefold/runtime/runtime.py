@@ -16,13 +16,14 @@ from onefold import errors, forks
 from onefold.clock import Never, steady
 from onefold.contracts.settings import differences, is_workable
 from onefold.engines import urls
+from onefold.record.key_identity import RuleIdentity, identity_of
 from onefold.registry import Registry
 from onefold.runtime import outgoing as sending
 from onefold.runtime.events import tracing_of
 from onefold.runtime.names import take
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from onefold.clock import SteadyClock
     from onefold.contracts.engine import Engine
@@ -301,18 +302,24 @@ class Runtime:
         """Wall time; opens nothing."""
         return self.clock.now_ms()
 
-    def take_names(self, names: Collection[str], app: str) -> None:
-        """Take the names of jobs for the app on this engine, as `names.take` does; each name only once."""
+    def take_names(self, names: Collection[str], app: str, rules: Mapping[str, RuleIdentity] | None = None) -> None:
+        """Take the names of jobs for the app on this engine, as `names.take` does, and log its warnings; each only once."""
         opened = self._here()
-        if not opened.named.issuperset(names):
-            take(opened.engine.state, names, app, opened.steady.now_ms())
-            if not sending.is_of_caller():  # names taken in the caller's transaction may be rolled back
-                opened.named.update(names)
+        wanted: dict[str, RuleIdentity | None] = {name: (rules or {}).get(name) for name in names}
+        if all(name in opened.named and rule in (None, opened.named[name]) for name, rule in wanted.items()):
+            return
+        for warning in take(opened.engine.state, names, app, opened.steady.now_ms(), rules):
+            import logging  # as above
+
+            logging.getLogger("onefold").warning("%s", warning)
+        if not sending.is_of_caller():  # names taken in the caller's transaction may be rolled back
+            opened.named.update({name: rule or opened.named.get(name) for name, rule in wanted.items()})
 
     def take_names_of(self, jobs: Mapping[str, Job[Any, Any]]) -> None:
-        """Like `take_names`, for an app's jobs."""
+        """Like `take_names`, for an app's jobs, whose key rules are remembered for the next release."""
         for app in {job.app for job in jobs.values()}:
-            self.take_names([name for job in jobs.values() if job.app == app for name in job.names], app)
+            own = [job for job in jobs.values() if job.app == app]
+            self.take_names([name for job in own for name in job.names], app, rules_of(own))
 
     def s3_client(self) -> Any:
         """A client for S3, in the account of the engine."""
@@ -333,7 +340,7 @@ class _Opened:
         self.owner: str = runtime.entropy.token()
         self.settings: dict[str, QueueSettings] = {one.name: one for one in queues}
         self.warnings: list[str] = []
-        self.named: set[str] = set()
+        self.named: dict[str, RuleIdentity | None] = {}  # with the key rules that were stored
         self.sinks: Sinks | None = None
         self.touch_run: Callable[[str], None] | None = None
         self.engine: Engine = urls.open_engine(
@@ -366,3 +373,13 @@ def differing(stored: QueueSettings, asked: QueueSettings) -> str:
         "The queue's own settings count." if is_workable(stored, asked) else "Workers and senders of the app refuse it."
     )
     return f"Queue {asked.name} differs from its declaration: {'; '.join(differences(stored, asked))}. {then}"
+
+
+def rules_of(jobs: Iterable[Job[Any, Any]]) -> dict[str, RuleIdentity]:
+    """The key rules of jobs, under each of their names; not of those to which only onefold sends."""
+    return {
+        name: identity_of(job.rules.key, job.rules.tenant)
+        for job in jobs
+        if not (job.internal or job.ticks)
+        for name in job.names
+    }

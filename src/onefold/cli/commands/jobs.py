@@ -165,7 +165,7 @@ def draw_survey(survey: PayloadSurvey, found: target.Target) -> None:
 
 
 def draw_stranded(survey: PayloadSurvey) -> None:
-    """Draw the names that no job has any more."""
+    """Draw the names that no job has any more, and the key rules that have changed."""
     for stranded in survey.stranded:
         line()
         render.fold(
@@ -174,6 +174,9 @@ def draw_stranded(survey: PayloadSurvey) -> None:
             "! ",
             "  ",
         )
+    for sentence in survey.rekeyed:
+        line()
+        render.fold(redact.one_line(sentence), "! ", "  ")
 
 
 def _named(one: JobMessages) -> str:
