@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from msgspec import Struct
@@ -51,8 +52,10 @@ class Suppression(Struct, frozen=True, kw_only=True):
             return finding.source.file == self.source.file and finding.source.start_line in self.lines
         if "*" not in self.resource:
             return finding.resource == self.resource
-        pattern = re.escape(self.resource).replace(r"\*", ".*")  # addresses have brackets, which are no pattern
-        return re.fullmatch(pattern, finding.resource) is not None
+        pattern = self.resource.replace("[", "[[]").replace(
+            "?", "[?]"
+        )  # only the star is special; addresses have brackets
+        return fnmatchcase(finding.resource, pattern)
 
     def fault(self, today: date) -> str:
         """Why it suppresses nothing; "" when it does."""
