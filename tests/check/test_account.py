@@ -21,6 +21,7 @@ from onefold.check.inputs import Input
 from onefold.check.rules import chosen
 from onefold.engines.aws.session import Session
 from tests.check.test_check import TODAY, run
+from tests.clients.serving import serving
 from tests.docs.test_pages import blocks
 from tests.emulators import servers
 
@@ -188,3 +189,45 @@ def test_without_any_answer_the_exit_code_is_2(monkeypatch: pytest.MonkeyPatch) 
     assert answer.exit_code == 2
     assert "There are no AWS credentials" in answer.output
     assert "AWS_PROFILE" in answer.output
+
+
+SERVED = """
+Transform: AWS::Serverless-2016-10-31
+Resources:
+  Dead: {Type: AWS::SQS::Queue, Properties: {MessageRetentionPeriod: 86400}}
+  Orders:
+    Type: AWS::SQS::Queue
+    Properties:
+      VisibilityTimeout: 30
+      MessageRetentionPeriod: 86400
+      RedrivePolicy: {deadLetterTargetArn: !GetAtt Dead.Arn, maxReceiveCount: 2}
+  Mails: {Type: AWS::SQS::Queue, Properties: {VisibilityTimeout: 180}}
+  Ship:
+    Type: AWS::Serverless::Function
+    Properties:
+      CodeUri: src/
+      Handler: index.handler
+      Runtime: python3.12
+      Timeout: 30
+      Events:
+        Orders: {Type: SQS, Properties: {Queue: !GetAtt Orders.Arn, BatchSize: 1}}
+        Mails: {Type: SQS, Properties: {Queue: !GetAtt Mails.Arn, BatchSize: 10}}
+"""
+
+
+def test_the_local_sqs_is_an_account_with_queues_and_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers for SQS, Lambda and SNS, with five faults; of the other services it says that it does not know them."""
+    for name, value in servers.CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "index.py").write_text("def handler(event, context): return {}")
+    (tmp_path / "template.yaml").write_text(SERVED)
+    with serving("template.yaml", "--memory", folder=tmp_path) as url:
+        document = json.loads(run(f"aws://us-east-1?endpoint={url}", "--format", "json").output)
+        shown = run(f"aws://us-east-1?endpoint={url}").output
+    found = {(one["rule"], one["resource"].split(":")[5]) for one in document["findings"]}
+    assert found == {
+        ("DUP002", "Orders"), ("LOS002", "Dead"), ("LOS003", "Orders"), ("LOS001", "Mails"),
+        ("DUP004", "event-source-mapping"),
+    }  # fmt: skip
+    assert "aws://us-east-1 was checked without an answer: cloudwatch:DescribeAlarms on us-east-1" in shown

@@ -15,6 +15,7 @@ from typing import Any, Final
 from xml.etree import ElementTree as ET  # written, and never read
 
 import msgspec
+from msgspec.structs import replace
 
 from onefold import redact
 from onefold.check.checking import Checked
@@ -29,7 +30,7 @@ _PRECISION: Final = {False: "very-high", True: "medium"}  # of rules in preview
 def concise(checked: Checked, root: Path) -> str:
     """`file:line:column: id severity: message`, one line for each open finding."""
     return "".join(
-        f"{redact.one_line(_relative(one.source.file, root))}:{one.source.start_line}:{one.source.start_column}:"
+        f"{redact.one_line(str(replace(one.source, file=_relative(one.source.file, root))))}:"
         f" {one.rule} {one.severity}: {redact.one_line(one.message)}\n"
         for one in checked.open
     )

@@ -287,7 +287,8 @@ def _draw(checked: Checked, *, offers: bool) -> None:
     for one in checked.open:
         _draw_finding(one)
     for unread in checked.unread:
-        line(f"{unread.file} was not checked: {unread.why}", "red")
+        without = "was checked without an answer" if unread.file in checked.accounts else "was not checked"
+        line(f"{unread.file} {without}: {unread.why}", "red")
         render.todo([unread.todo])
     statuses = [one.status for one in checked.findings]
     suppressed, known = statuses.count("suppressed"), statuses.count("baseline")
