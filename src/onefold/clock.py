@@ -5,10 +5,9 @@ A `Clock` returns wall time (`now_ms`, for values that others read: records, mes
 the real one; the `ManualClock` of `manual_clock.py` does not move until a test or an inline run moves it.
 
 `SteadyClock` is for leases, visibility and everything else that measures how long something lasts. A machine's clock
-can be
-set: by hand, by NTP at boot, when a laptop or a virtual machine wakes up. Times that were stored before are then wrong
-by the step. This clock detects a step by comparing with monotonic time, continues as if there had been none, and then
-returns to the machine's time:
+can be set: by hand, by NTP at boot, when a laptop or a virtual machine wakes up. Times that were stored before are then
+wrong by the step. This clock detects a step by comparing with monotonic time, continues as if there had been none, and
+then returns to the machine's time:
 
     set forward by J    it stays J behind for `HOLD_MS`, in which running processes extend their leases to the new time
                         (`until_ms`); then it follows. A lease that has ended by then has ended by both clocks.

@@ -61,8 +61,7 @@ def is_alike(
     """Whether two fingerprints are both of `value`, each without some of the fields that have their default.
 
     A field of a type is left out everywhere or nowhere. With more than ten fields with defaults, not every combination
-    is
-    tried: only none, all, each one, each two, all but one, and the last ones; for payloads over 4 KB fewer, but at
+    is tried: only none, all, each one, each two, all but one, and the last ones; for payloads over 4 KB fewer, but at
     least none and all. For a payload with more than 20,000 objects and fields with defaults the answer is no.
 
     Args:

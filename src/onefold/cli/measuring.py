@@ -26,21 +26,21 @@ from onefold.threads import thread_beside
 
 _READY_MS: Final = (
     limits.MINUTE_MS
-)  # a worker with work is not ready if it makes no progress for the longest timeout and this
+)  # added to the longest timeout: a worker with work that makes no progress for that long is not ready
 
 
 class Measures:
     """What one worker measures.
 
     Args:
-        queues: those it works on. address: where to serve Prometheus, in the form of `--metrics`; None: nowhere.
+        queues: the queues that it works on. address: where to serve Prometheus, in the form of `--metrics`; None: nowhere.
         emf: whether lines for CloudWatch are written.
 
     Attributes:
         sinks: they do the counting; pass them to the worker.
 
     Raises:
-        UsageError: not an address.
+        UsageError: `address` is not an address.
     """
 
     def __init__(self, app: App, queues: list[str], *, address: str | None, emf: bool) -> None:
@@ -123,7 +123,7 @@ class Measures:
             write()
 
     def _gauges(self, worker: Worker) -> list[Sample]:
-        """The present gauges of the worker, and of its engine if that answers."""
+        """The current gauges of the worker, and of its engine if the engine answers."""
         snapshot = worker.snapshot()
         own = [
             Sample(METRICS["onefold.worker.progress.age"], (), snapshot.progress_age_ms / limits.SECOND_MS),

@@ -3,8 +3,7 @@
     check     read the records of children that were sent: done, failed for good, or neither yet
     judge     if more has failed than is tolerated, nothing more is sent; what was sent can finish
     send      write ledger rows, messages and the checkpoint, in one transaction if the engine has one; otherwise in
-    this
-              order, so that a crash can send a child again (under the same key) but never leaves one out
+              this order, so that a crash can send a child again (under the same key) but never leaves one out
     end       write the result files, the run's number of operations, and last the status; each step can be repeated
 
 A driver can be killed at any point; another one reads State and continues. If two drive one run at once, the version of

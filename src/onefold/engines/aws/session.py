@@ -3,17 +3,14 @@
 Time-outs and retries are set on purpose (docs/how-to/deploy-to-aws.md repeats them for users):
 
 - Retry mode `standard`: botocore itself makes at most 3 tries for a call that failed in transit. That is enough for a
-dropped
-  connection, and short enough that the worker's own policy decides soon. Any later retry is the runner's.
+  dropped connection, and short enough that the worker's own policy decides soon. Any later retry is the runner's.
 - 5 s to connect and 10 s to read, to which the caller adds the wait of a long poll (`waits_s`): a call must end before
-the
-  lease of the operation for which it is made.
+  the lease of the operation for which it is made.
 - Connections are kept alive; there are as many as threads use.
 
-Errors are classified by code and by HTTP status. Never here: what a call means, queues, tables, what to do about an
-error.
-Invariant: no credential is read before a client is asked for; no error of botocore leaves a backend; an error is a
-TransientError if and only if it may pass.
+Errors are classified by code and by HTTP status.
+Never here: what a call means, queues, tables, what to do about an error. Invariant: no credential is read before a
+client is asked for; no error of botocore leaves a backend; an error is a TransientError if and only if it may pass.
 
 Sources: DynamoDB developer guide, "Error handling"; SQS API reference, "Common errors"; botocore, retries/standard.py.
 """
@@ -183,7 +180,7 @@ def _ours(error: Exception, action: str, resource: str) -> errors.OnefoldError |
         let_through(error)
         return errors.TransientError(
             f"The AWS credentials for {action} could not be renewed: {error}",
-            meaning="The ones that this process had have expired or are about to; the next call asks for new ones.",
+            meaning="The credentials of this process have expired or are about to; the next call asks for new ones.",
             todo="If it lasts, check their source: the host's metadata service, credential_process, STS or SSO.",
         )
     match error:
