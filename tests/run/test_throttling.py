@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ from msgspec.structs import replace
 import onefold
 from onefold.contracts.queue import Delivery
 from onefold.contracts.state import Change
+from onefold.observe.sinks import LogSink
 from onefold.record.rate import CONCURRENCY_MAX
 from tests.run.bench import Bench, Process, opened
 
@@ -151,10 +154,32 @@ def test_a_rate_holds_back_what_comes_too_soon_and_the_slot_with_it() -> None:
         ready = process.begin(one_each(bench, 3))
         assert len(ready) == 1, "a burst is what a tenth of a second lets through, at least one"
         refused = [event.detail for event in process.events if event.name == "released"]
-        assert [one["why"] for one in refused] == ["the rate of 2 per 1000 ms is used up"] * 2
+        assert [one["why"] for one in refused] == ["the rate of 2/s is used up"] * 2
         assert sum(map(len, held(bench).values())) == 1
         process.perform(ready)
         process.run_for(2_000, step_ms=500)
+        assert done(process) == 3
+
+
+def test_a_delay_by_a_limit_is_in_the_log_once_a_minute() -> None:
+    app = mill(onefold.Throttle(rate="1/m"))
+    with opened(app) as bench:
+        send(app, {"id": "1"}, {"id": "2"}, {"id": "3"})
+        process = bench.process()
+        process.run_for(59_000, step_ms=500)
+        delays = [event for event in process.events if event.name == "released"]
+        assert [one.severity for one in delays].count("info") == 1
+        text = io.StringIO()
+        logger = logging.getLogger("test.mill")
+        logger.addHandler(logging.StreamHandler(text))
+        logger.setLevel(logging.INFO)
+        LogSink(logger).emit_all(delays)
+        assert text.getvalue().count("the rate of 1/m is used up") == 1
+        first = len(process.events)
+        bench.clock.advance(120_000)
+        process.run_for(120_000, step_ms=500)
+        later = [event for event in process.events[first:] if event.name == "released"]
+        assert [one.severity for one in later].count("info") == 1
         assert done(process) == 3
 
 

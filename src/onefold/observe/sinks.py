@@ -88,6 +88,8 @@ class LogSink:
                 if not self.takes(event.name):
                     continue
                 level = _LEVELS[event.severity]
+                if level < self._level or not self._logger.isEnabledFor(level):
+                    continue
                 fields = log_fields.fields_of(event, self._base, self._keys)
                 if self._form == "fields":
                     self._logger.log(level, "%s", log_fields.words(fields), extra=fields)

@@ -30,7 +30,7 @@ from onefold.contracts.queue import TRACE_ATTRIBUTE, Attribute
 from onefold.observe.log_fields import failure_class
 from onefold.observe.metrics import OUTCOMES
 from onefold.record import attempt as script
-from onefold.runtime.events import Event
+from onefold.runtime.events import EVENTS, Event
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -306,7 +306,8 @@ class Spans:
         trace_id, span_id = _ids_of(trace.get_current_span().get_span_context())
         if trace_id is None:
             return event
-        return replace(event, trace_id=trace_id, span_id=span_id).carrying(event.exception)
+        stamped = replace(event, trace_id=trace_id, span_id=span_id).carrying(event.exception)
+        return stamped.quietly() if event.severity != EVENTS[event.name].severity else stamped
 
 
 class _Receiver:

@@ -39,6 +39,11 @@ class Rate(Struct, frozen=True):
     per_ms: int
     burst: int | None = None
 
+    def __str__(self) -> str:
+        """As it is declared: `20/s`."""
+        unit = next((unit for unit, unit_ms in _UNITS_MS.items() if unit_ms == self.per_ms), f"{self.per_ms} ms")
+        return f"{self.count}/{unit}"
+
     @property
     def burst_max(self) -> int:
         """How many tokens the bucket holds."""

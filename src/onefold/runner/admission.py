@@ -228,12 +228,13 @@ class Admission:
         if limit.concurrency is not None:
             wait_ms = self._occupy(run, limit.concurrency, part)
             if wait_ms:
-                return wait_ms, f"{limit.concurrency} runs are under way, which is the limit"
+                runs = "1 run is" if limit.concurrency == 1 else f"{limit.concurrency} runs are"
+                return wait_ms, f"{runs} under way, which is the limit"
         if limit.rate is not None:
             wait_ms = self._draw(run, limit.rate, part)
             if wait_ms:
                 self._release(run)
-                return wait_ms, f"the rate of {limit.rate.count} per {limit.rate.per_ms} ms is used up"
+                return wait_ms, f"the rate of {limit.rate} is used up"
         return 0, ""
 
     def _release(self, run: Execution) -> None:

@@ -54,8 +54,9 @@ class Execution:
     """One delivery in the script: its state while it is processed."""
 
     __slots__ = (
-        "ask", "caught", "chain", "claimed", "ctx", "cut", "deadline_ms", "delivery", "effects", "error", "facts", "job",
-        "lost", "payload", "script", "span", "started", "step", "stopping", "took_ms", "trusted_until_ms", "verdict",
+        "ask", "caught", "chain", "claimed", "ctx", "cut", "deadline_ms", "delivery", "effects", "error", "facts",
+        "is_limited", "job", "lost", "payload", "script", "span", "started", "step", "stopping", "took_ms",
+        "trusted_until_ms", "verdict",
     )  # fmt: skip
 
     def __init__(self, job: Job[Any, Any], delivery: Delivery, facts: script.Facts, payload: Any) -> None:
@@ -79,6 +80,7 @@ class Execution:
         self.caught: bool = (
             False  # its handler raised, but counts as done (a map's catch): its own rows are rolled back
         )
+        self.is_limited: bool = False  # delayed by a limit or a breaker of its job
         self.lost: bool = False  # whether its lease was lost, and that was reported
         self.chain: WaitingBehind | None = None  # deliveries that wait behind it, while it runs
         self.verdict: Verdict | None = None

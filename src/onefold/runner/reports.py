@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 from onefold import errors
 from onefold.contracts.ledger import counts_of
 from onefold.interrupts import ignored, let_through
+from onefold.limits import MINUTE_MS
 from onefold.record import attempt as script
 from onefold.record.error_text import error_name, trace_of
 from onefold.runner.handlers import run_of
@@ -49,6 +50,7 @@ class Reports:
         self._history = history
         self._clock = clock
         self._owner = owner
+        self._limited_ms: dict[str, int] = {}  # monotonic instant from which a delay by a job's limit is reported again
         self.request_id: str | None = None  # of the current invocation, on Lambda
 
     def of_decision(self, run: Execution) -> tuple[list[Event], list[Row]]:
@@ -62,10 +64,18 @@ class Reports:
             )
             if keep or self._sinks.takes(note.event):
                 event = self.event(note.event, run.delivery, run, note.detail)
-                events.append(event)
+                events.append(event.quietly() if run.is_limited and not self._is_due(run.job.name) else event)
                 if keep:
                     rows.append(event.row())
         return events, rows
+
+    def _is_due(self, job: str) -> bool:
+        """Whether a delivery that a limit of this job delays is reported at its usual level: one in a minute is."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._limited_ms.get(job, now_ms):
+            return False
+        self._limited_ms[job] = now_ms + MINUTE_MS
+        return True
 
     def released(self, deliveries: Sequence[Delivery], why: str) -> None:
         """Report that deliveries were returned without being begun."""

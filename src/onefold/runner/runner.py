@@ -276,6 +276,7 @@ class Runner:
         if admitted:
             self._claim(admitted)
         for run, wait_ms, why in refused:
+            run.is_limited = True
             run.refuse(why, wait_ms, self.clock.now_ms())
             over.append(run)
         for run in admitted:

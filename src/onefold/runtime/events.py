@@ -230,10 +230,15 @@ class Event(Struct, frozen=True, kw_only=True, dict=True):
             self.__dict__["exception_"] = error
         return self
 
+    def quietly(self) -> Event:
+        """The same event, at level debug: one like it has just been reported."""
+        self.__dict__["quiet_"] = True
+        return self
+
     @property
     def severity(self) -> Severity:
         """Its level in logs."""
-        return EVENTS[self.name].severity
+        return "debug" if "quiet_" in self.__dict__ else EVENTS[self.name].severity
 
     def row(self) -> Row:
         """The same fact as a row of the ledger."""
