@@ -76,7 +76,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
         _metric(
             "onefold.schedule.lag histogram s job trigger onefold_schedule_lag_seconds TickLag Milliseconds",
-            "From the instant that a tick was planned for until it was sent.",
+            "The time from the instant for which a tick was planned until it was sent.",
             SECONDS,
         ),
         _metric(
@@ -85,7 +85,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
         _metric(
             "onefold.queue.oldest.age gauge s queue transport onefold_queue_oldest_age_seconds OldestAge Seconds",
-            "Age of the oldest message that is not delayed; 0 where there is none. SQS gives it to CloudWatch alone.",
+            "Age of the oldest message that is not delayed; 0 where there is none. For SQS, only CloudWatch has it.",
         ),
         _metric(
             "onefold.queue.companion.age gauge s queue,state transport onefold_queue_companion_age_seconds "
@@ -108,7 +108,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
         _metric(
             "onefold.queue.wait histogram s job,queue transport onefold_queue_wait_seconds Wait Milliseconds",
-            "From the send of a message until its handler was first called; a delay that was asked for is in it.",
+            "From the send of a message until its handler was first called; a requested delay is included.",
             SECONDS,
         ),
         _metric(
@@ -120,22 +120,22 @@ METRICS: Final[Mapping[str, Metric]] = {
         _metric(
             "messaging.client.operation.duration histogram s operation,queue,error transport "
             "messaging_client_operation_duration_seconds OperationDuration Seconds",
-            "How long a send, a receive that brought messages, or a settlement took. By OpenTelemetry alone.",
+            "How long a send, a receive that brought messages, or a settlement took. Recorded only with OpenTelemetry.",
             SECONDS,
         ),
         _metric(
             "messaging.client.sent.messages counter {message} operation,queue,error transport "
             "messaging_client_sent_messages_total Sent Count",
-            "Messages that were sent. By OpenTelemetry alone.",
+            "Messages that were sent. Recorded only with OpenTelemetry.",
         ),
         _metric(
             "messaging.client.consumed.messages counter {message} operation,queue,error transport "
             "messaging_client_consumed_messages_total Received Count",
-            "Messages that were received. By OpenTelemetry alone.",
+            "Messages that were received. Recorded only with OpenTelemetry.",
         ),
         _metric(
             "onefold.lease.lost counter {run} job,queue transport onefold_lease_lost_total LeaseLost Count",
-            "Runs that lost their lease; nothing of them was recorded.",
+            "Runs that lost their lease; nothing was recorded for them.",
         ),
         _metric(
             "onefold.completion.failed counter {run} job,queue transport onefold_completion_failed_total "
@@ -174,8 +174,8 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
         _metric(
             "onefold.runs gauge {run} job,state business onefold_runs Runs* Count",
-            "Runs of a schedule or map (`job`), the latest and open ones: stopped before their end, and disagrees, which "
-            "a reconciliation found not as they should be.",
+            "Runs of a schedule or map (`job`), the latest and open ones: stopped before their end, and disagrees, in "
+            "which a reconciliation found differences.",
         ),
         _metric(
             "onefold.duplicates.answered counter {message} job,queue business onefold_duplicates_answered_total "
