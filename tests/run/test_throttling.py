@@ -161,6 +161,43 @@ def test_a_rate_holds_back_what_comes_too_soon_and_the_slot_with_it() -> None:
         assert done(process) == 3
 
 
+def test_the_next_of_a_customer_begins_when_the_one_before_it_ends_and_others_are_not_held_up() -> None:
+    app = mill(onefold.Throttle(concurrency=1, per="{customer}"))
+    with opened(app) as bench:
+        send(app, *({"id": f"a{number}", "customer": "a"} for number in range(8)), {"id": "b", "customer": "b"})
+        process = bench.process()
+        ready = process.begin(one_each(bench, 9))
+        assert [run.payload["id"] for run in ready] == ["a0", "b"]
+        delayed = [event for event in process.events if event.name == "released"]
+        assert [event.key.key for event in delayed if event.key] == ["a5", "a6", "a7"]
+        for number in range(5):
+            assert sum(map(len, held(bench).values())) == len(ready)
+            process.runner.perform(ready[0])
+            ready = [*process.runner.finish(ready[:1]), *ready[1:]]
+            assert [run.payload["id"] for run in ready][:1] == ([f"a{number + 1}"] if number < 4 else ["b"])
+            ready.sort(key=lambda run: run.payload["id"])
+        process.perform(ready)
+        assert done(process) == 6
+        bench.clock.advance(1_000)
+        process.run()
+        assert (done(process), held(bench)) == (9, {})
+
+
+def test_a_delivery_without_a_slot_tries_again_after_about_the_time_that_runs_take() -> None:
+    clocks: list[Any] = []
+    app = mill(onefold.Throttle(concurrency=2), lambda order: clocks[0].advance(120))
+    with opened(app) as bench:
+        clocks.append(bench.clock)
+        send(app, *({"id": str(number)} for number in range(7)))
+        process, other = bench.process(), bench.process()
+        process.perform(process.begin(one_each(bench, 1)))
+        process.begin(one_each(bench, 2))
+        process.begin(one_each(bench, 2))
+        other.begin(one_each(bench, 2))
+        for each, delay_ms in ((process, 120), (other, 1_000)):
+            assert [e.detail["delay_ms"] for e in each.events if e.name == "released"] == [delay_ms] * 2
+
+
 def test_a_delay_by_a_limit_is_in_the_log_once_a_minute() -> None:
     app = mill(onefold.Throttle(rate="1/m"))
     with opened(app) as bench:

@@ -26,7 +26,7 @@ from onefold.interrupts import ignored
 from onefold.record import breaker, rate
 from onefold.record.breaker import Answer, Breaker, BreakerPolicy
 from onefold.record.delivery import Decision, Detail
-from onefold.runner.execution import Execution
+from onefold.runner.execution import BEHIND_SLOT_MAX, Execution
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State
@@ -43,6 +43,7 @@ _SWEPT_MAX = 10_000  # values of a job in one pass; the next pass continues afte
 _SWEPT_PAGE = 100
 _HOLDER_CHARS = 24
 _MARK_CHARS = 10  # of these, the first ones are the owner's
+_BUSY_MS = (50, 1_000)  # shortest and longest delay of a delivery that finds no slot
 _BEATEN_MS = 50  # when the delivery comes back if other processes changed the value at every try
 
 # A document that cannot be read counts as absent: a limit is not enforced for a moment, but the worker and its other jobs
@@ -77,6 +78,7 @@ class Admission:
         self._cache_ms = cache_ms
         self._policy = BreakerPolicy()
         self._seen: dict[str, tuple[Breaker | None, int]] = {}  # None: closed, as nearly all are
+        self._took_ms: dict[str, int] = {}  # how long recent runs of a job with slots took, a moving average
         self._slots: set[tuple[str, str]] = set()  # State name and holder, for each run of this process with a slot
 
     def admit(self, runs: Sequence[Execution]) -> tuple[list[Execution], list[tuple[Execution, int, str]]]:
@@ -112,6 +114,9 @@ class Admission:
     def settled(self, run: Execution, decision: Decision, report: Report) -> None:
         """Release the slot of a run that was settled, and update the breaker with how the dependency responded."""
         self._release(run)
+        if isinstance(decision.write, Complete) and run.job.limit is not None and run.job.limit.concurrency is not None:
+            took_ms = run.took_ms
+            self._took_ms[run.job.name] = (3 * self._took_ms.get(run.job.name, took_ms) + took_ms) // 4
         name = breaker_name(run.job.name)
         seen, _ = self._seen.get(name, _UNSEEN)
         if seen is None and (decision.write is None or isinstance(decision.write, Complete)):
@@ -281,7 +286,18 @@ class Admission:
         if found.granted:
             self._slots.add((name, holder))
             return 0
-        return int(min(found.wait_ms, 1_000))  # a slot is usually released long before it expires
+        return int(min(found.wait_ms, self._until_free_ms(run, count_max)))
+
+    def _until_free_ms(self, run: Execution, count_max: int) -> int:
+        """When a delivery tries again that has found no slot; usually long before a slot expires.
+
+        A job with one slot has other deliveries that wait for it in the process that has it.
+        """
+        shortest_ms, longest_ms = _BUSY_MS
+        took_ms = self._took_ms.get(run.job.name)
+        if took_ms is None:
+            return longest_ms
+        return min(max(took_ms * (1 if count_max > 1 else 1 + BEHIND_SLOT_MAX), shortest_ms), longest_ms)
 
 
 def _mark(owner: str) -> str:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from onefold.runner.context import Context
     from onefold.runner.handlers import Job
 
+BEHIND_SLOT_MAX = 4  # deliveries that wait in this process for one run to free its slot
 _LATER_MS = 1 << 62  # later than any instant: guarded calls are checked by `call_leases.py` instead
 
 
@@ -189,12 +190,19 @@ class KeyOrder:
         self._busy: dict[object, WaitingBehind] = {}
 
     def enter(self, runs: Sequence[Execution]) -> list[Execution]:
-        """The runs that may start now; the deliveries of the others wait behind the run with their group or key."""
+        """The runs that may start now; the deliveries of the others wait behind the run with their group, key or slot."""
         first = []
         with self._lock:
             for run in runs:
-                names = [name for name in (_group(run.delivery, run), run.operation) if name is not None]
+                names: list[object] = [one for one in (_group(run.delivery, run), run.operation) if one is not None]
                 chain = next((self._busy[name] for name in names if name in self._busy), None)
+                slot = _only_slot(run)
+                if slot is not None:
+                    names.append(slot)
+                    if chain is None:
+                        chain = self._busy.get(slot)
+                        if chain is not None and len(chain.waiting) >= BEHIND_SLOT_MAX:
+                            chain = None  # it is put back into its queue, so that it does not hold up others here
                 if chain is None:
                     run.chain = chain = WaitingBehind()
                     first.append(run)
@@ -243,6 +251,14 @@ class KeyOrder:
 def _group(delivery: Delivery, run: Execution) -> tuple[str, str] | None:
     """The FIFO group of a delivery from the same queue as the run's delivery."""
     return (delivery.queue, delivery.group) if run.job.policy.fifo and delivery.group is not None else None
+
+
+def _only_slot(run: Execution) -> tuple[str, str, str] | None:
+    """The slot for which a run competes, where its job's limit has one slot for each value of `per`, or one in all."""
+    limit = run.job.limit
+    if limit is None or limit.concurrency != 1 or not isinstance(run.step, script.Claim):
+        return None
+    return "slot", run.job.name, limit.key.of(run.payload) if limit.key is not None else ""
 
 
 class InFlightDelivery:
