@@ -8,6 +8,7 @@ ARNs instead of references, and with the ARNs that AWS would have given.
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from typing import Any
 import pytest
 
 from onefold.check.checking import check
+from onefold.check.inputs import read_input
 from onefold.check.rules import RULES
+from onefold.check.terraform_sources import written_in
 from tests.check.test_check import CORPUS, expected, run
 
 PLANS = Path(__file__).parent / "terraform"
@@ -74,6 +77,98 @@ def test_references_lead_through_modules_and_regions_are_apart(tmp_path: Path) -
     assert first["fix"]["edits"] == []
     assert run(str(file), "--fix", "--unsafe").exit_code == 1
     assert "--fix would change 0 files" in run(str(file), "--diff", "--unsafe").output
+
+
+def test_findings_are_where_terraform_has_them_written(tmp_path: Path) -> None:
+    shutil.copytree(SHOP, tmp_path, dirs_exist_ok=True)
+    output = run(str(tmp_path / "plan.json"), "--select", "DUP002").output
+    assert f"--> {tmp_path}/modules/q/main.tf:13:32 " in output
+    assert "13 |   visibility_timeout_seconds = var.timeout" in output
+    assert f"--> {tmp_path}/main.tf:60:19  aws_lambda_function.ship" in output
+    module = tmp_path / "modules" / "q" / "main.tf"
+    module.write_text(module.read_text().replace("= var.timeout", "= var.timeout # onefold: ignore[DUP002] bounded"))
+    assert "1 suppressed" in run(str(tmp_path / "plan.json"), "--select", "DUP002").output
+
+
+def test_a_redrive_policy_of_new_queues_is_read_where_it_is_written(tmp_path: Path) -> None:
+    """The plan does not know it, as AWS has given the dead-letter queue no ARN yet."""
+    shutil.copytree(SHOP, tmp_path, dirs_exist_ok=True)
+    plan, module = tmp_path / "plan.json", tmp_path / "modules" / "q" / "main.tf"
+    written = module.read_text()
+    lost = ["LOS002 error", "LOS002 error", "LOS002 error", "LOS003 warning", "LOS003 warning"]
+    assert [one for one in found(plan) if one.startswith("LOS")] == lost
+    for unsure in (
+        "maxReceiveCount     = var.count",
+        "maxReceiveCount     = 2 + 1",
+        "maxReceiveCount     = 2\n    other = 1",
+        "maxReceiveCount     = {}",
+    ):
+        module.write_text(written.replace("maxReceiveCount     = 2", unsure))
+        assert [one for one in found(plan) if one.startswith("LOS")] == []
+    module.write_text(written.replace("aws_sqs_queue.dead.arn", "aws_sqs_queue.other.arn"))
+    assert [one for one in found(plan) if one.startswith("LOS")] == []
+
+
+@pytest.mark.parametrize(("index", "is_known"), [("[each.key]", True), ('["a"]', True), ("[local.other]", False)])
+def test_each_key_is_that_of_the_queue_itself(tmp_path: Path, index: str, is_known: bool) -> None:
+    (tmp_path / "plan.json").write_text((PLANS / "each" / "plan.json").read_text())
+    (tmp_path / "main.tf").write_text(
+        'resource "aws_sqs_queue" "orders" {\n  redrive_policy = jsonencode({ deadLetterTargetArn = '
+        f"aws_sqs_queue.dead{index}.arn, maxReceiveCount = 5 }})\n}}\n"
+    )
+    [one] = read_input(tmp_path / "plan.json")
+    properties = one.document.data["Resources"]['aws_sqs_queue.orders["a"]']["Properties"]["RedrivePolicy"]
+    arn = {"Fn::GetAtt": ['aws_sqs_queue.dead["a"]', "Arn"]}
+    assert (properties == {"deadLetterTargetArn": arn, "maxReceiveCount": 5}) is is_known
+
+
+def test_files_of_terraform_are_read_in_all_their_forms(tmp_path: Path) -> None:
+    (tmp_path / "main.tf").write_text(
+        """# resource "aws_sqs_queue" "commented" { visibility_timeout_seconds = 1 }
+/* resource "aws_sqs_queue" "commented" {
+} */
+locals { text = <<-EOT
+  resource "aws_sqs_queue" "heredoc" {
+  }
+  EOT
+}
+resource "aws_sqs_queue" "orders" {
+  name = "a-${lookup(var.names, "x")}-}"
+  visibility_timeout_seconds = (
+    30
+  )
+  lifecycle {
+    ignore_changes = [tags]
+  }
+  tags = { a = 1 == 2 ? "b" : "c" } // the last
+}
+resource "aws_sqs_queue" "one" { fifo_queue = true }
+"""
+    )
+    found = written_in(tmp_path)
+    assert found.keys() == {"aws_sqs_queue.orders", "aws_sqs_queue.one"}
+    assert found["aws_sqs_queue.orders"].keys() == {"", "name", "visibility_timeout_seconds", "tags"}
+    timeout = found["aws_sqs_queue.orders"]["visibility_timeout_seconds"].span
+    assert (timeout.line, timeout.column, timeout.end_line) == (11, 32, 13)
+    assert found["aws_sqs_queue.one"]["fifo_queue"].text == "true"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff\xfe",
+        b'resource "a" "b" {' * 20_000,
+        b'x = "',
+        b"<<EOT\n" * 9_000,
+        b"}" * 9_000,
+        b"/*" * 100_000,
+        b"".join(b"<<A%d\n" % number for number in range(50_000)),
+    ],
+)
+def test_odd_files_of_terraform_are_no_error(tmp_path: Path, content: bytes) -> None:
+    shop(tmp_path)
+    (tmp_path / "main.tf").write_bytes(content)
+    assert found(tmp_path / "plan.json") == ["DUP002 error", "DUP003 error"]
 
 
 def test_a_plan_without_its_configuration_is_read_as_far_as_values_are_known(tmp_path: Path) -> None:

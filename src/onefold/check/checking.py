@@ -128,6 +128,14 @@ def collected(one: Input, parameters: Mapping[str, str]) -> TemplateFacts:
     )
 
 
+def _text_of(file: str) -> str:
+    """The text of a file that positions are in; "" where it cannot be read."""
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 class _Checking:
     def __init__(
         self, rules: Sequence[Rule], suppressions: Suppressions, *, preview: bool, report_unused: bool
@@ -160,6 +168,8 @@ class _Checking:
             **{facts.document.file: facts.document.text for facts in read},
             **collected.code.texts,
         }
+        for file in {span.file for facts in read for span in facts.document.spans.values()} - {"", *texts}:
+            texts[file] = _text_of(file)
         for file, text in texts.items():
             self._suppressions.add_text(file, text)
         for facts in read:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from onefold.check.facts import Unresolved
+from onefold.check.terraform_sources import Written, written_in
 from onefold.errors import StorageError, UsageError
 
 FILE_BYTES_MAX: Final = 33_554_432  # ours, 32 MiB: a plan of about ten thousand resources
@@ -41,13 +42,17 @@ class Target(Struct, frozen=True):
 
 
 class Planned(Struct, frozen=True, kw_only=True):
-    """A resource or data source: its address and type, in which module and of which provider it is, and its arguments."""
+    """A resource or data source: its address and type, in which module and of which provider it is, and its arguments.
+
+    `written`: where it and its arguments are in the files beside the plan, as far as these are there.
+    """
 
     address: str
     type: str
     module: str
     provider: str
     body: Block
+    written: abc.Mapping[str, Written] = {}
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -174,6 +179,8 @@ class _Reader:
         self._modules: dict[str, Json] = {"": self._root}
         self._of: dict[str, str] = {}
         self._instances: dict[str, list[str]] = {}
+        self._folders: dict[str, Path | None] = {"": Path(file).parent}
+        self._written: dict[Path, dict[str, dict[str, Written]]] = {}
 
     def plan(self) -> Plan:
         changes = {
@@ -200,7 +207,8 @@ class _Reader:
 
     def _take(self, module: str, one: Json, change: Json) -> None:
         address, kind = str(one.get("address")), str(one.get("type"))
-        configured = self._configured(module, _INDEX.sub("", address.removeprefix(f"{module}.") if module else address))
+        local = _INDEX.sub("", address.removeprefix(f"{module}.") if module else address)
+        configured = self._configured(module, local)
         values = change.get("after") if isinstance(change.get("after"), dict) else one.get("values")
         self._of[address] = module
         self._instances.setdefault(_ALIAS.sub("", address), []).append(address)
@@ -210,6 +218,7 @@ class _Reader:
             module=module,
             provider=str(configured.get("provider_config_key", "")).rpartition(":")[2],
             body=Block(self, address, values, _mapping(change.get("after_unknown")), configured.get("expressions")),
+            written=self._written_in(self._folder(_INDEX.sub("", module))).get(local, {}),
         )
 
     def _configured(self, module: str, local: str) -> Json:
@@ -226,6 +235,25 @@ class _Reader:
             calls = _mapping(parent.get("module_calls"))
             self._modules[address] = _mapping(_mapping(calls.get(_ALIAS.sub("", call))).get("module"))
         return self._modules[address]
+
+    def _folder(self, module: str) -> Path | None:
+        """The directory of a module, by its address without indices; None where it is not a local one."""
+        if module not in self._folders:
+            above, _, call = module.rpartition("module.")
+            above = above.rstrip(".")
+            folder = self._folder(above)
+            calls = _mapping(self._module(above).get("module_calls"))
+            source = str(_mapping(calls.get(call)).get("source"))
+            is_local = folder is not None and source.startswith(("./", "../"))
+            self._folders[module] = folder / source if folder is not None and is_local else None
+        return self._folders[module]
+
+    def _written_in(self, folder: Path | None) -> dict[str, dict[str, Written]]:
+        if folder is None:
+            return {}
+        if folder not in self._written:
+            self._written[folder] = written_in(folder)
+        return self._written[folder]
 
     def module_of(self, address: str) -> str:
         return self._of.get(address, "")

@@ -12,13 +12,15 @@ template reference.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from onefold.check.facts import Document, Unresolved
+from onefold.check.facts import Document, PropertyPath, Span, Unresolved
 from onefold.check.terraform_plan import ABSENT, Block, Perhaps, Plan, Planned, Target
+from onefold.check.terraform_sources import redrive_of
 
 Json = dict[str, Any]
 UNKNOWN: Final = "it is known after apply"
@@ -277,6 +279,7 @@ _NAMES: Final = frozenset({"name", "function_name", "alarm_name", "key_id"})
 _ID_IS_ARN: Final = frozenset(
     {"aws_sns_topic", "aws_sfn_state_machine", "aws_sns_topic_subscription", "aws_scheduler_schedule"}
 )
+_QUEUE_ARN: Final = re.compile(r"(?P<base>aws_sqs_queue\.[\w-]+)(?P<index>\[[^\]]*\])?\.arn")
 _OF_ALL_REGIONS: Final = "aws_iam_"
 _OF_VALUES: Final = ("arn", "url", "qualified_arn", "key_id")
 
@@ -317,6 +320,7 @@ class _Writer:
                 if isinstance(value, str) and value and one.type in TYPES:
                     self._known.setdefault(value, self._reference(Target(one.address, name)))
         self._made: Json = {}
+        self._spans: dict[PropertyPath, Span] = {}
 
     def document(self) -> tuple[Document, str, str]:
         for one in self._resources.values():
@@ -340,7 +344,7 @@ class _Writer:
             for name, targets in self._plan.outputs.items()
         }
         document = Document(
-            self._plan.file, {"Resources": self._made, "Outputs": outputs}, {}, {},
+            self._plan.file, {"Resources": self._made, "Outputs": outputs}, {}, self._spans,
             missing=self._plan.missing, exact=bool(account and region), words=WORDS, is_generated=True,
         )  # fmt: skip
         return document, account, region
@@ -357,6 +361,7 @@ class _Writer:
         properties = self._properties(one.body, kind.parts, kind.defaults)
         match one.type:
             case "aws_sqs_queue":
+                properties |= self._written_redrive(one)
                 policy = self._property(one.body, "policy", Part("", "text"))
                 if policy is not ABSENT:
                     self._made[f"{one.address}.policy"] = {
@@ -376,6 +381,31 @@ class _Writer:
             case _:
                 pass
         self._made[one.address] = {"Type": kind.name, "Properties": properties}
+        self._place_spans(one, kind.parts)
+
+    def _place_spans(self, one: Planned, parts: Parts) -> None:
+        """Note where a resource and its properties are written."""
+        if "" in one.written:
+            self._spans["Resources", one.address] = one.written[""].span
+        for name, part in parts.items():
+            if name in one.written:
+                path = ("Resources", one.address, "Properties", part if isinstance(part, str) else part.name)
+                self._spans[path] = one.written[name].span
+
+    def _written_redrive(self, one: Planned) -> Json:
+        """A redrive policy that the plan does not know, where the files give it and name the same queue as the plan."""
+        written = one.written.get("redrive_policy")
+        found = redrive_of(written.text) if written and not isinstance(one.body.value("redrive_policy"), str) else None
+        match = _QUEUE_ARN.fullmatch(found[0]) if found else None
+        if found is None or match is None:
+            return {}
+        own = one.address.rpartition(".")[2].partition("[")
+        index = f"[{own[2]}" if match["index"] in {"[each.key]", "[count.index]"} else match["index"] or ""
+        address = f"{one.module}.{match['base']}{index}" if one.module else f"{match['base']}{index}"
+        if address not in {each.address for each in one.body.targets("redrive_policy") or ()}:
+            return {}
+        arn = self._reference(Target(address, "arn"))
+        return {"RedrivePolicy": {"deadLetterTargetArn": arn, "maxReceiveCount": found[1]}}
 
     def _properties(self, body: Block, parts: Parts, defaults: Mapping[str, Any] = {}) -> Json:
         found: Json = {}
@@ -540,6 +570,8 @@ class _Writer:
             if rule is None:
                 properties["Targets"] = Unresolved("a target's rule is known after apply")
             elif isinstance(targets := properties.setdefault("Targets", []), list):
+                if "" in one.written:
+                    self._spans["Resources", address, "Properties", "Targets", len(targets)] = one.written[""].span
                 targets.append(made)
 
     def _named(self, kind: str, body: Block, name: str, *same: str) -> str | None:
