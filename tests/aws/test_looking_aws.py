@@ -11,7 +11,7 @@ import pytest
 
 import onefold
 from onefold.admin import jobs, queues, status, stuck, why
-from onefold.admin.session import AdminSession, Jobs, jobs_of, open_session
+from onefold.admin.session import AdminSession, SessionJobs, jobs_of, open_session
 from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
 from onefold.testing import Endpoint
@@ -39,7 +39,7 @@ class Shop:
 
     @property
     def session(self) -> AdminSession:
-        known = Jobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
+        known = SessionJobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
         return AdminSession(self.app.runtime(), actor="person:ada", jobs=known)
 
     def received(self, queue: str) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 
 import onefold
 from onefold.admin import reconcile
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, SessionJobs
 from onefold.reconcile import findings
 from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
@@ -43,7 +43,7 @@ class Shop:
 
     @property
     def session(self) -> AdminSession:
-        jobs = Jobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
+        jobs = SessionJobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
         return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
     def look(self) -> findings.ReconcileOutcome:

@@ -10,7 +10,7 @@ import onefold
 from onefold.admin import dead_letters, groups
 from onefold.admin.dead_letters import Select
 from onefold.admin.redrive import Redrive
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, SessionJobs
 from tests.crash import victim
 
 
@@ -32,7 +32,7 @@ class Shop:
 
     @property
     def session(self) -> AdminSession:
-        jobs = Jobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
+        jobs = SessionJobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
         return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
     def work(self) -> None:

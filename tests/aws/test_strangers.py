@@ -15,7 +15,7 @@ import onefold
 from onefold import errors
 from onefold.admin import dead_letters, editing
 from onefold.admin.dead_letters import Select
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, SessionJobs
 from onefold.clock import SystemClock
 from onefold.contracts.admin import Peeked
 from onefold.contracts.state import Change
@@ -83,7 +83,7 @@ class Bank:
             victim.perform(runner, grouper, runner.begin(received))
 
     def session(self) -> AdminSession:
-        jobs = Jobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
+        jobs = SessionJobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
         return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
     def record(self, job: str, key: str) -> Record | None:

@@ -312,13 +312,13 @@ def test_how_a_stack_is_deployed_is_said_on_the_command_line(shop: Shop, monkeyp
 
 def test_a_diff_shows_what_was_changed_by_hand(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shop.deploy("--yes")[0] == 0
-    found: list[apply.Drift] = []
+    found: list[apply.StackDrift] = []
     monkeypatch.setattr(apply.LiveStack, "drift", lambda _: found)
     code, out, _ = shop.diff("--drift")
     assert (code, out.splitlines()[0]) == (0, "Nothing was changed manually since the deployment.")
     properties = (("/VisibilityTimeout", "780", "30"),)
     found.append(
-        apply.Drift(logical_id="OrdersQueue", type="AWS::SQS::Queue", status="MODIFIED", properties=properties)
+        apply.StackDrift(logical_id="OrdersQueue", type="AWS::SQS::Queue", status="MODIFIED", properties=properties)
     )
     code, out, _ = shop.diff("--drift")
     assert code == 1

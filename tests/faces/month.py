@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, SessionJobs
 from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
@@ -92,7 +92,7 @@ def opened(
             sinks=Sinks([recorder]),
             history="brief",
         )
-        jobs = Jobs(named=module.app.jobs, of=module.app.registry.job_of, history="brief")
+        jobs = SessionJobs(named=module.app.jobs, of=module.app.registry.job_of, history="brief")
         world = World(module.app, clock, runner, recorder)
         month = Month(module.app, module, world, clock, AdminSession(runtime, actor=ACTOR, jobs=jobs), recorder)
         if start_ms < DUE_MS:

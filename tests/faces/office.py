@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onefold
 from onefold.admin.dead_letters import Select, find
-from onefold.admin.session import AdminSession, Jobs, open_session
+from onefold.admin.session import AdminSession, SessionJobs, open_session
 from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.ledger import History
 from onefold.contracts.store import Ask, Claimed, RecordKey
@@ -78,7 +78,7 @@ class Office:
                 sinks=Sinks([recorder]),
                 history=history,
             )
-            jobs = Jobs(named=self.app.jobs, of=self.app.registry.job_of, history=history)
+            jobs = SessionJobs(named=self.app.jobs, of=self.app.registry.job_of, history=history)
             world = World(self.app, clock, runner, recorder)
             yield Open(self, world, clock, AdminSession(runtime, actor=ACTOR, jobs=jobs))
 

@@ -9,7 +9,7 @@ import pytest
 
 import onefold
 from onefold.admin import reconcile
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, SessionJobs
 from onefold.contracts.store import RecordKey
 from onefold.runtime.outgoing import Outgoing
 from onefold.schedules.schedule import Tick
@@ -41,7 +41,7 @@ class Shop:
         self.schedule = self.app.schedule("cron(0 2 1 * ? *)", name="monthly")(function)
 
     def session(self) -> AdminSession:
-        jobs = Jobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
+        jobs = SessionJobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
         return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
 

@@ -15,7 +15,7 @@ import pytest
 import onefold
 from onefold import errors
 from onefold.admin import held, runs
-from onefold.admin.session import AdminSession, Jobs, open_session
+from onefold.admin.session import AdminSession, SessionJobs, open_session
 from onefold.cli import main, render
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Ask, RecordKey
@@ -50,7 +50,7 @@ def world(billing: Billing) -> Iterator[World]:
 
 @pytest.fixture
 def session(billing: Billing, world: World) -> AdminSession:
-    jobs = Jobs(named=billing.app.jobs, of=billing.app.registry.job_of, history="brief")
+    jobs = SessionJobs(named=billing.app.jobs, of=billing.app.registry.job_of, history="brief")
     return AdminSession(billing.runtime, actor="person:ada", jobs=jobs)
 
 
@@ -236,7 +236,7 @@ def seen(stand: runs.RunStatus, *, dispatched: int = 100, expected: int = 100, d
 
 
 def test_a_rate_is_of_the_last_30_seconds_and_gives_the_time_left() -> None:
-    meter = runs.Meter()
+    meter = runs.RunMeter()
     first = meter.read(0, seen("running"))
     assert (first.per_second, first.eta_ms) == (None, None)
     second = meter.read(10_000, seen("running", done=20))
@@ -248,14 +248,14 @@ def test_a_rate_is_of_the_last_30_seconds_and_gives_the_time_left() -> None:
 
 
 def test_a_run_that_stands_still_has_no_time_left_to_tell() -> None:
-    meter = runs.Meter()
+    meter = runs.RunMeter()
     meter.read(0, seen("running", done=5))
     still = meter.read(10_000, seen("running", done=5))
     assert (still.per_second, still.eta_ms) == (0.0, None)
 
 
 def test_while_it_is_dispatched_the_rate_is_of_messages() -> None:
-    meter = runs.Meter()
+    meter = runs.RunMeter()
     meter.read(0, seen("dispatching", dispatched=0, done=0))
     sending = meter.read(1_000, seen("dispatching", dispatched=50, done=3))
     assert (sending.per_second, sending.eta_ms) == (50.0, None)
@@ -420,7 +420,7 @@ def test_the_picture_of_a_run_fits_and_says_what_is_left() -> None:
     from rich.console import Console
 
     console = Console(width=80, no_color=True)
-    meter = runs.Meter()
+    meter = runs.RunMeter()
     meter.read(0, seen("running", done=0))
     with console.capture() as capture:
         from onefold.cli.commands.runs import picture

@@ -11,7 +11,7 @@ import pytest
 import onefold
 from onefold import limits
 from onefold.admin import dead_letters, groups, jobs, queues, redrive, status
-from onefold.admin.session import Jobs
+from onefold.admin.session import SessionJobs
 from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import REPAIRED_GROUPS, Change
@@ -317,7 +317,9 @@ def test_settings_that_drifted_are_shown_and_applied(tmp_path: Path) -> None:
     after.runtime()
     after.close()
     session = open_session(
-        url, actor=ACTOR, jobs=Jobs(named=after.jobs, of=after.registry.job_of, history="brief", queues=tuple(wanted))
+        url,
+        actor=ACTOR,
+        jobs=SessionJobs(named=after.jobs, of=after.registry.job_of, history="brief", queues=tuple(wanted)),
     )
     (drift,) = queues.drift(session, wanted)
     assert drift.queue == "orders"

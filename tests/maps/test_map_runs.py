@@ -15,7 +15,7 @@ import onefold
 from onefold import errors
 from onefold.admin import maps
 from onefold.admin import runs as looking
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, SessionJobs
 from onefold.maps import state as map_state
 from onefold.maps.mapper import Mapper
 from onefold.maps.results import write_results
@@ -626,7 +626,9 @@ def test_a_redrive_that_is_cut_short_has_not_begun(tmp_path: Path, monkeypatch: 
 
 def session_of(mill: Mill) -> AdminSession:
     return AdminSession(
-        mill.app.runtime(), actor="me", jobs=Jobs(named=mill.app.jobs, of=mill.app.registry.job_of, history="brief")
+        mill.app.runtime(),
+        actor="me",
+        jobs=SessionJobs(named=mill.app.jobs, of=mill.app.registry.job_of, history="brief"),
     )
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from onefold import limits
 from onefold.contracts.settings import QueueSettings
-from onefold.observe.alarm_samples import Sample, Snapshot, samples
+from onefold.observe.alarm_samples import AlarmSample, Snapshot, samples
 from onefold.observe.alarms import AGAIN_MS, ALARMS, Alarm, on
 from onefold.observe.incidents import Incident, step
 from onefold.observe.readings import JobReading, QueueReading, Readings
@@ -34,7 +34,7 @@ STEPS = [
 ]
 
 
-def sample(alarm: str, **values: int) -> Sample:
+def sample(alarm: str, **values: int) -> AlarmSample:
     """An alarm's sample of a queue that has these values; of a dead-letter queue that keeps messages for 14 days."""
     if "dead_expires_in_ms" in values:
         values |= {"dead": 1, "dead_oldest_age_ms": 14 * limits.DAY_MS - values["dead_expires_in_ms"]}
@@ -62,7 +62,7 @@ def course(alarm: Alarm, values: list[bool], step_ms: int) -> tuple[list[tuple[s
     incident: Incident | None = None
     reports: list[tuple[str, int]] = []
     for number, bad in enumerate(values):
-        value = Sample(alarm=alarm.name, subject="orders", begins=bad, ends=not bad)
+        value = AlarmSample(alarm=alarm.name, subject="orders", begins=bad, ends=not bad)
         incident = step(incident, alarm, value, 1_000_000 + number * step_ms)
         if incident is not None and incident.owed:
             reports += [(one.kind, one.at_ms) for one in incident.owed]

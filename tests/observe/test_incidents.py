@@ -18,7 +18,7 @@ from onefold.engines.urls import open_engine
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.observe import incidents
-from onefold.observe.alarm_samples import Sample
+from onefold.observe.alarm_samples import AlarmSample
 from onefold.observe.alarms import AGAIN_MS, ALARMS, Alarm
 from onefold.observe.incidents import Incident, Report, Silence, step
 
@@ -27,10 +27,10 @@ DEAD, OLDEST, HELD = ALARMS["dlq-not-empty"], ALARMS["oldest"], ALARMS["held-not
 Value = str  # "bad", "good", "between", "gone"
 
 
-def sample(value: Value, alarm: Alarm) -> Sample | None:
+def sample(value: Value, alarm: Alarm) -> AlarmSample | None:
     if value == "gone":
         return None
-    return Sample(alarm=alarm.name, subject="orders", begins=value == "bad", ends=value == "good", text=value)
+    return AlarmSample(alarm=alarm.name, subject="orders", begins=value == "bad", ends=value == "good", text=value)
 
 
 class Course:

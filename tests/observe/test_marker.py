@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, SessionJobs
 from onefold.contracts.admin import Roles, roles
 from onefold.observe.log_fields import FIELDS
 from onefold.runtime.events import EVENTS
@@ -169,7 +169,7 @@ def seen() -> Mapping[str, str]:
     """What dead letters say beside their bodies and keys, and what the page shows; in a process with the engine's URL."""
     app = marked.app
     session = AdminSession(
-        app.runtime(), actor="person:ada", jobs=Jobs(named=app.jobs, of=app.registry.job_of, history=app.history)
+        app.runtime(), actor="person:ada", jobs=SessionJobs(named=app.jobs, of=app.registry.job_of, history=app.history)
     )
     queues = session.engine.queues
     dead = roles({one.name: one for one in queues.settings()})

@@ -21,7 +21,7 @@ from onefold.observe import prometheus
 from onefold.observe.metrics import METRICS, Sample
 from onefold.observe.prometheus import CLIENTS_MAX, MetricsServer
 from onefold.observe.readings import Reader
-from onefold.runner.worker_numbers import Snapshot
+from onefold.runner.worker_numbers import WorkerSnapshot
 from onefold.runtime.events import Event
 
 GET = b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n"
@@ -141,7 +141,7 @@ def test_a_client_that_goes_away_is_not_written_about(
 
 # -- a worker whose engine fails -------------------------------------------------------------------------------------
 
-NUMBERS = Snapshot(
+NUMBERS = WorkerSnapshot(
     received=0, started=0, completed=0, duplicates=0, retried=0, dead_lettered=0, held=0, given_back=0, lost=0, in_hand=0,
     running=0, per_second=0.0, engine_failing_ms=120_000, engine_failure="transient",
 )  # fmt: skip
@@ -150,7 +150,7 @@ NUMBERS = Snapshot(
 class Failing:
     """A worker, as far as it is measured."""
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> WorkerSnapshot:
         return NUMBERS
 
 

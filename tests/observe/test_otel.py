@@ -30,7 +30,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 import onefold
 from onefold.admin.dead_letters import Select, find
 from onefold.admin.redrive import Redrive
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, SessionJobs
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import TRACE_ATTRIBUTE, Attribute
 from onefold.observe.metrics import METRICS
@@ -228,7 +228,7 @@ def test_ticks_have_senders_too() -> None:
 @contextmanager
 def there(shop: Shop) -> Iterator[tuple[Any, AdminSession]]:
     with inline(shop.app) as world:
-        jobs = Jobs(named=shop.app.jobs, of=shop.app.registry.job_of, history="full")
+        jobs = SessionJobs(named=shop.app.jobs, of=shop.app.registry.job_of, history="full")
         yield world, AdminSession(shop.app.runtime(), actor="person:ada", jobs=jobs)
 
 

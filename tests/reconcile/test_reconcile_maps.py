@@ -10,7 +10,7 @@ import pytest
 
 import onefold
 from onefold.admin import days, maps, reconcile
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, SessionJobs
 from onefold.reconcile import findings
 from onefold.reconcile.reconciler import Reconciliation
 from onefold.testing.inline import World, inline
@@ -45,7 +45,7 @@ class Shop:
         maps.start(self.app, "enrich", run=RUN, items=str(self.file), turns=False)
 
     def session(self) -> AdminSession:
-        jobs = Jobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
+        jobs = SessionJobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
         return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
 

@@ -11,7 +11,7 @@ import pytest
 import onefold
 from onefold import limits
 from onefold.admin import jobs, status
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, SessionJobs
 from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute, RetryIn
@@ -63,7 +63,7 @@ def events(world: World, name: str) -> list[object]:
 
 
 def session_of(world: World) -> AdminSession:
-    jobs = Jobs(named=world.app.jobs, of=world.app.registry.job_of, history="brief")
+    jobs = SessionJobs(named=world.app.jobs, of=world.app.registry.job_of, history="brief")
     return AdminSession(world.app.runtime(), actor="person:ada", jobs=jobs)
 
 

@@ -15,7 +15,7 @@ import onefold
 from onefold import errors
 from onefold.admin.counts import OutcomeCount, counted
 from onefold.admin.days import TimeRange
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, SessionJobs
 from onefold.cli import main
 from onefold.clock import SystemClock
 from onefold.contracts.ledger import Row
@@ -51,7 +51,7 @@ def totals(app: onefold.App) -> dict[tuple[str, str], tuple[int, int]]:
 
 def session_of(app: onefold.App) -> AdminSession:
     return AdminSession(
-        app.runtime(), actor="person:test", jobs=Jobs(named=app.jobs, of=app.registry.job_of, history="off")
+        app.runtime(), actor="person:test", jobs=SessionJobs(named=app.jobs, of=app.registry.job_of, history="off")
     )
 
 

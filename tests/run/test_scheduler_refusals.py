@@ -11,7 +11,7 @@ import pytest
 from onefold import Tick, errors
 from onefold.admin import dead_letters
 from onefold.admin.redrive import Redrive
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, SessionJobs
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
@@ -98,7 +98,7 @@ def test_a_dead_letter_of_a_schedule_says_why_and_can_be_sent_back(tmp_path: Pat
         session = AdminSession(
             one.app.runtime(),
             actor="person:me",
-            jobs=Jobs(named=one.app.jobs, of=one.app.registry.job_of, history="brief"),
+            jobs=SessionJobs(named=one.app.jobs, of=one.app.registry.job_of, history="brief"),
         )
         letters = list(dead_letters.find(session, dead_letters.Select(queue=DEAD)))
         (letter,) = [dead_letters.letter(session, message) for message in letters]

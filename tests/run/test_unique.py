@@ -11,7 +11,7 @@ import onefold
 from onefold import errors
 from onefold.admin import dead_letters, queues
 from onefold.admin.dead_letters import Select
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, SessionJobs
 from onefold.admin.why import explain
 from onefold.contracts.store import Ask, RecordKey
 from onefold.limits import DAY_MS
@@ -213,7 +213,7 @@ class Desk:
         self.session = AdminSession(
             mill.app.runtime(),
             actor="person:ada",
-            jobs=Jobs(named=mill.app.jobs, of=mill.app.registry.job_of, history="all"),
+            jobs=SessionJobs(named=mill.app.jobs, of=mill.app.registry.job_of, history="all"),
         )
         self.failing = False
 

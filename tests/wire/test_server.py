@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from onefold import errors
-from onefold.local.connection import Bounds, Request, Response
+from onefold.local.connection import Bounds, HttpRequest, Response
 from onefold.local.http_server import HttpServer
 from onefold.manual_clock import ManualClock
 from tests.wire.scenarios import scenario
@@ -23,13 +23,13 @@ class Stub:
     """Echoes; `/wait` waits until `let_go`, `/defect` raises, `/drop` answers nothing."""
 
     def __init__(self) -> None:
-        self.seen: list[Request] = []
+        self.seen: list[HttpRequest] = []
         self.begun = asyncio.Event()
         self.let_go = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.failures: list[Exception] = []
 
-    async def handle(self, request: Request) -> Response | None:
+    async def handle(self, request: HttpRequest) -> Response | None:
         self.seen.append(request)
         if request.path == "/wait":
             request.abandoned = True
@@ -52,7 +52,7 @@ class Stub:
     def refused(self, status: int, why: str) -> Response:
         return Response(status, why.encode(), PLAIN)
 
-    def failed(self, request: Request, error: Exception) -> Response:
+    def failed(self, request: HttpRequest, error: Exception) -> Response:
         self.failures.append(error)
         return Response(500, b"failed", PLAIN)
 

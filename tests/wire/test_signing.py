@@ -12,11 +12,11 @@ from botocore.credentials import Credentials
 
 from onefold.local import signing
 from onefold.local.aws_errors import AwsError
-from onefold.local.connection import Request
-from onefold.local.signing import Key
+from onefold.local.connection import HttpRequest
+from onefold.local.signing import AccessKey
 
 REGION = "us-east-1"
-KEY = Key("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
+KEY = AccessKey("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
 MINUTE_MS = 60_000
 BODY = b'{"QueueUrl":"http://127.0.0.1:9324/000000000000/orders"}'
 
@@ -24,14 +24,14 @@ BODY = b'{"QueueUrl":"http://127.0.0.1:9324/000000000000/orders"}'
 def signed(
     url: str = "http://127.0.0.1:9324/",
     *,
-    key: Key = KEY,
+    key: AccessKey = KEY,
     method: str = "POST",
     body: bytes = BODY,
     service: str = "sqs",
     presigned_s: int | None = None,
     region: str = REGION,
     **headers: str,
-) -> Request:
+) -> HttpRequest:
     """A request that botocore signed now, as a server gets it."""
     request = AWSRequest(method=method, url=url, data=body, headers=headers)
     credentials = Credentials(key.access_key, key.secret_key)
@@ -44,10 +44,10 @@ def signed(
     parts = urlsplit(request.url)
     found = {name.lower().encode(): value.encode("latin-1") for name, value in request.headers.items()}
     found.setdefault(b"host", parts.netloc.encode())
-    return Request(method, parts.path, parts.query, found, body)
+    return HttpRequest(method, parts.path, parts.query, found, body)
 
 
-def now_ms(request: Request) -> int:
+def now_ms(request: HttpRequest) -> int:
     """When it was signed, to the second."""
     from datetime import UTC, datetime
 
@@ -58,7 +58,7 @@ def now_ms(request: Request) -> int:
     return int(datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()) * 1000
 
 
-def refusal(request: Request, at_ms: int | None = None, key: Key = KEY) -> AwsError:
+def refusal(request: HttpRequest, at_ms: int | None = None, key: AccessKey = KEY) -> AwsError:
     with pytest.raises(AwsError) as caught:
         signing.verify(request, key, now_ms(request) if at_ms is None else at_ms)
     return caught.value
@@ -82,7 +82,7 @@ def refusal(request: Request, at_ms: int | None = None, key: Key = KEY) -> AwsEr
     ],
     ids=range(8),
 )
-def test_what_botocore_signs_is_accepted(request_: Request) -> None:
+def test_what_botocore_signs_is_accepted(request_: HttpRequest) -> None:
     signing.verify(request_, KEY, now_ms(request_))
 
 
@@ -92,9 +92,9 @@ def test_the_vector_of_awss_documentation() -> None:
     assert key.hex() == "f4780e2d9f65fa895f9c67b32ce1baf0b0d8a43505a000a1a9e090d414db404d"
 
 
-def changed(request: Request, **changes: object) -> Request:
+def changed(request: HttpRequest, **changes: object) -> HttpRequest:
     values = {name: getattr(request, name) for name in ("method", "path", "query", "headers", "body")}
-    return Request(**{**values, **changes})
+    return HttpRequest(**{**values, **changes})
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def changed(request: Request, **changes: object) -> Request:
         lambda one: changed(one, headers={name: value for name, value in one.headers.items() if name != b"host"}),
     ],
 )
-def test_whatever_was_changed_afterwards_is_found(change: Callable[[Request], Request]) -> None:
+def test_whatever_was_changed_afterwards_is_found(change: Callable[[HttpRequest], HttpRequest]) -> None:
     error = refusal(change(signed(**{"X-Amz-Target": "AmazonSQS.SendMessage"})))
     assert (error.code, error.status) == ("SignatureDoesNotMatch", 403)
 
 
 def test_another_secret_or_access_key_is_refused() -> None:
-    assert refusal(signed(), key=Key(KEY.access_key, "other")).code == "SignatureDoesNotMatch"
-    assert refusal(signed(), key=Key("OTHER", KEY.secret_key)).code == "InvalidClientTokenId"
+    assert refusal(signed(), key=AccessKey(KEY.access_key, "other")).code == "SignatureDoesNotMatch"
+    assert refusal(signed(), key=AccessKey("OTHER", KEY.secret_key)).code == "InvalidClientTokenId"
 
 
 def test_any_region_may_be_named_and_what_is_none_may_not() -> None:
@@ -191,7 +191,7 @@ def test_a_presigned_request_lives_as_long_as_it_says() -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(headers: dict[bytes, bytes], query: str, code: str) -> None:
-    assert refusal(Request("POST", "/", query, headers, b""), 0).code == code
+    assert refusal(HttpRequest("POST", "/", query, headers, b""), 0).code == code
 
 
 def test_the_region_of_a_signature() -> None:

@@ -19,11 +19,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors, extras, limits
-from onefold.admin.session import Jobs
+from onefold.admin.session import SessionJobs
 from onefold.admin.stranding import Stranding, stranding
 from onefold.clock import Never
 from onefold.deploy import apply, cloudformation, rollback
-from onefold.deploy.apply import ChangeSet, Deployed, Drift, LiveStack, Rollout, Uploaded
+from onefold.deploy.apply import ChangeSet, Deployed, LiveStack, Rollout, StackDrift, Uploaded
 from onefold.deploy.changes import Difference, StackEvent, StackState, differences, read_template
 from onefold.deploy.existing import Holder, Looking
 from onefold.deploy.plan import DeployPlan
@@ -68,7 +68,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     stack: str
     status: str
     differences: tuple[Difference, ...]
-    drift: tuple[Drift, ...] | None = None
+    drift: tuple[StackDrift, ...] | None = None
     stranding: Stranding | None = None
 
 
@@ -328,7 +328,7 @@ class Deployment:
         """Delete the stack and follow it to its end; see `LiveStack.delete`."""
         return self._live.delete(self.rollout.role_arn, f"onefold-{self._entropy.token()}", on_event)
 
-    def drift(self) -> list[Drift]:
+    def drift(self) -> list[StackDrift]:
         """What was changed since the stack made it; see `LiveStack.drift`."""
         return self._live.drift()
 
@@ -359,7 +359,7 @@ class Deployment:
             drift=tuple(self.drift()) if drift and before else None,
         )
 
-    def stranding(self, jobs: Jobs) -> Stranding | None:
+    def stranding(self, jobs: SessionJobs) -> Stranding | None:
         """What deploying the plan would strand; None if no stack of onefold is deployed.
 
         Args:

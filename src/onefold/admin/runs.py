@@ -354,7 +354,7 @@ def _stand(run: RunState, counts: Counts) -> RunStatus:
 # -- while it runs ---------------------------------------------------------------------------------------------------
 
 
-class Meter:
+class RunMeter:
     """How fast a run progresses, from repeated checks."""
 
     def __init__(self) -> None:
@@ -396,7 +396,7 @@ def watched(session: AdminSession, name: str, *, wait: Callable[[int], object]) 
     Raises:
         As `one`; nothing is yielded then.
     """
-    meter, name = Meter(), _named(session, name).name
+    meter, name = RunMeter(), _named(session, name).name
     while True:
         before_ms = session.clock.monotonic_ms()
         progress = meter.read(before_ms, one(session, name))

@@ -38,7 +38,7 @@ T = TypeVar("T")
 _PAGE = 500  # messages per peek
 
 
-class Jobs(Struct, frozen=True, kw_only=True):
+class SessionJobs(Struct, frozen=True, kw_only=True):
     """What a session uses of an app's declarations; empty if only a URL is known.
 
     Args:
@@ -57,9 +57,9 @@ class Jobs(Struct, frozen=True, kw_only=True):
     outbox: str | None = None
 
 
-def jobs_of(app: App) -> Jobs:
+def jobs_of(app: App) -> SessionJobs:
     """What a session uses of this app's declarations."""
-    return Jobs(
+    return SessionJobs(
         named=app.jobs,
         of=app.registry.job_of,
         history=app.history,
@@ -81,7 +81,7 @@ class AdminSession:
         has_queues: False if the engine only stores records.
     """
 
-    def __init__(self, runtime: Runtime, *, actor: str, jobs: Jobs | None = None) -> None:
+    def __init__(self, runtime: Runtime, *, actor: str, jobs: SessionJobs | None = None) -> None:
         self.url = redact.masked(absolute(runtime.url))
         self.engine: Engine = runtime.engine
         self.clock = runtime.steady
@@ -193,7 +193,7 @@ def open_session(
     actor: str,
     clock: Clock | None = None,
     entropy: Entropy | None = None,
-    jobs: Jobs | None = None,
+    jobs: SessionJobs | None = None,
     read_only: bool = False,
 ) -> AdminSession:
     """A session on an existing engine or record store; it creates no queues.

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from onefold.admin import payloads
 from onefold.admin.payloads import PayloadSurvey
-from onefold.admin.session import Jobs, open_session
+from onefold.admin.session import SessionJobs, open_session
 
 if TYPE_CHECKING:
     from onefold.deploy.existing import Holder
@@ -51,7 +51,7 @@ class Stranding(Struct, frozen=True, kw_only=True):
         return not self.leaving and self.survey.fits
 
 
-def stranding(url: str, jobs: Jobs, leaving: Sequence[Holder], *, clock: Clock, entropy: Entropy) -> Stranding:
+def stranding(url: str, jobs: SessionJobs, leaving: Sequence[Holder], *, clock: Clock, entropy: Entropy) -> Stranding:
     """Look at the engine of a deployed stack.
 
     Args:

@@ -28,7 +28,7 @@ import msgspec
 
 import onefold
 from onefold.admin import held
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, SessionJobs
 from onefold.clock import SystemClock
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import Row
@@ -341,7 +341,7 @@ class Person:
     """
 
     def __init__(self, app: onefold.App, courier: Courier, *, clock: Clock, never: Waiter) -> None:
-        jobs = Jobs(named=app.jobs, of=app.registry.job_of, history=app.history)
+        jobs = SessionJobs(named=app.jobs, of=app.registry.job_of, history=app.history)
         self._session = AdminSession(app.runtime(), actor=ACTOR, jobs=jobs)
         self._courier = courier
         self._clock = clock

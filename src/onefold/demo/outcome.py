@@ -27,7 +27,7 @@ from onefold.demo.figures import CONFLICT, REFUSED, Figures
 from onefold.demo.fulfilment import Invoice, Setup
 from onefold.demo.partner_books import Mode
 from onefold.demo.partner_ledger import PartnerLedger, RequestRow
-from onefold.demo.verdict import DeadLetters, Effects, JudgedDeadLetter, judge_dead_letters, judge_effects
+from onefold.demo.verdict import DeadLetters, EffectCounts, JudgedDeadLetter, judge_dead_letters, judge_effects
 from onefold.observe import wording
 
 Phase = Literal["under fire", "settling"]
@@ -336,7 +336,7 @@ def _faults_of_drill(settings: DemoSettings, seen: Observed) -> list[str]:
     return faults
 
 
-def faults_of_effects(effects: Effects, ledger: PartnerLedger) -> list[str]:
+def faults_of_effects(effects: EffectCounts, ledger: PartnerLedger) -> list[str]:
     """What is wrong with the bookings, with the first few faults of each kind."""
     twice = [_sent_twice(reference, ledger) for reference in effects.twice[:SHOWN_MAX]]
     never = [f"never: invoice {reference} was not booked" for reference in effects.never[:SHOWN_MAX]]

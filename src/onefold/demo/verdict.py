@@ -22,7 +22,7 @@ from onefold.demo.partner_books import Booking
 
 
 @dataclass(frozen=True)
-class Effects:
+class EffectCounts:
     """What the partner's ledger shows; every tuple is sorted, and empty if nothing is wrong.
 
     Attributes:
@@ -80,7 +80,7 @@ class DeadLetters:
         return not (self.missing or self.unexpected)
 
 
-def judge_effects(figures: Figures, bookings: Iterable[Booking]) -> Effects:
+def judge_effects(figures: Figures, bookings: Iterable[Booking]) -> EffectCounts:
     """Compare the partner's bookings with the figures.
 
     Args:
@@ -100,7 +100,7 @@ def judge_effects(figures: Figures, bookings: Iterable[Booking]) -> Effects:
         if all(row.kind != REFUSED for row in rows)
         and not any(_winner(rows, booking) for booking in by_reference.get(reference, ()))
     ]
-    return Effects(
+    return EffectCounts(
         bookings=sum(len(found) for found in by_reference.values()),
         twice=tuple(sorted(reference for reference, found in by_reference.items() if len(found) > 1)),
         never=tuple(sorted(never)),

@@ -54,7 +54,7 @@ _PAYMENT_SHARE: Final = 0.15
 _WRONG: Final = 12  # how many orders of a round fail for good
 
 
-class Round(Struct, frozen=True, kw_only=True):
+class WebRound(Struct, frozen=True, kw_only=True):
     """When things happen in a round, in milliseconds from its beginning: the fault, its correction, the end."""
 
     wrong_ms: int = 8_000
@@ -80,7 +80,7 @@ class Demonstration:
         folder: of the shop. seed: of the random numbers. times: when things happen in a round.
     """
 
-    def __init__(self, app: App, crew: DemoProcesses, bank: Courier, folder: Path, seed: int, times: Round) -> None:
+    def __init__(self, app: App, crew: DemoProcesses, bank: Courier, folder: Path, seed: int, times: WebRound) -> None:
         self._app = app
         self._crew = crew
         self._bank = bank
@@ -235,7 +235,7 @@ def web(seconds: int | None, port: int, seed: int, quick: bool, keep: Path | Non
     check_partner()
     with extras.needed("The page", "web"):  # the page runs in a process of its own
         import_module("jinja2")
-    times = Round(wrong_ms=3_000, corrected_ms=20_000) if quick else Round()
+    times = WebRound(wrong_ms=3_000, corrected_ms=20_000) if quick else WebRound()
     clock, never = SystemClock(), threading.Event()
     with ExitStack() as stack:
         folder = stack.enter_context(stage(keep))
@@ -267,7 +267,7 @@ def web(seconds: int | None, port: int, seed: int, quick: bool, keep: Path | Non
         click.echo(f"\n{found.sent:,} orders, {counted(found.kills, 'kill')}, {alarms_said}.")
 
 
-def _say_address(opens: str, times: Round, as_json: bool) -> None:
+def _say_address(opens: str, times: WebRound, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"open": opens}))
         sys.stdout.flush()

@@ -136,7 +136,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
         return found
 
 
-class Drift(Struct, frozen=True, kw_only=True):
+class StackDrift(Struct, frozen=True, kw_only=True):
     """A resource that has changed since its stack made it.
 
     Args:
@@ -394,7 +394,7 @@ class LiveStack:
             todo="" if ok else changes.way_out(after.status, self.name, changes.stuck(seen)),
         )
 
-    def drift(self) -> list[Drift]:
+    def drift(self) -> list[StackDrift]:
         """The resources that have changed since the stack made them; CloudFormation compares property by property.
 
         Raises:
@@ -414,7 +414,7 @@ class LiveStack:
             )
         return list(self._drifts())
 
-    def _drifts(self) -> Iterator[Drift]:
+    def _drifts(self) -> Iterator[StackDrift]:
         token: dict[str, str] = {}
         while True:
             with self._asking("DescribeStackResourceDrifts"):
@@ -422,7 +422,7 @@ class LiveStack:
                     StackName=self.name, StackResourceDriftStatusFilters=["MODIFIED", "DELETED"], **token
                 )
             for one in page["StackResourceDrifts"]:
-                yield Drift(
+                yield StackDrift(
                     logical_id=one["LogicalResourceId"],
                     type=one["ResourceType"],
                     status=one["StackResourceDriftStatus"],

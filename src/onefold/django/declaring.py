@@ -136,9 +136,9 @@ class TaskJobs:
 
     def __init__(
         self,
-        options: settings.Options,
+        options: settings.DjangoOptions,
         queues: set[str],
-        handler: Callable[[OnefoldTask, settings.Options], Callable[..., Any]],
+        handler: Callable[[OnefoldTask, settings.DjangoOptions], Callable[..., Any]],
         prepare: Callable[[App], None],
     ) -> None:
         self.options = options

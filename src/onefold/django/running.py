@@ -18,7 +18,7 @@ from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections
 from onefold.django import contract, results
 from onefold.django.contract import TaskContext
 from onefold.django.declaring import Call, OnefoldTask, Stored
-from onefold.django.settings import Options
+from onefold.django.settings import DjangoOptions
 from onefold.runner.context import Context
 from onefold.runner.hooks import Hooks
 
@@ -47,7 +47,7 @@ class DjangoHooks(Hooks):
             close_old_connections()
 
 
-def handler_of(alias: str, sender: type, task: OnefoldTask, options: Options) -> Callable[..., Any]:
+def handler_of(alias: str, sender: type, task: OnefoldTask, options: DjangoOptions) -> Callable[..., Any]:
     """The handler of a task's jobs: it calls the task, and sends Django's signals before and after.
 
     Args:

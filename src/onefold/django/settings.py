@@ -35,7 +35,7 @@ class InMemoryError(ImproperlyConfigured):  # type: ignore[misc]  # Django ships
     """The database is in memory, as in most tests: everything except `enqueue` works."""
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class DjangoOptions(Struct, frozen=True, kw_only=True):
     """What OPTIONS can contain.
 
     Args:
@@ -80,9 +80,9 @@ class Problem(Struct, frozen=True):
         return kind(f"TASKS[{alias!r}]: {self.what}", hint=self.todo, id=f"onefold.{self.number}")
 
 
-def options_of(given: Mapping[str, Any]) -> Options:
+def options_of(given: Mapping[str, Any]) -> DjangoOptions:
     """OPTIONS as a value; unknown options and those of a wrong type are left out, and `problems` reports them."""
-    return Options(**{name: value for name, value in given.items() if name in _TAKES and _fits(name, value)})
+    return DjangoOptions(**{name: value for name, value in given.items() if name in _TAKES and _fits(name, value)})
 
 
 def _fits(name: str, value: object) -> bool:
@@ -187,7 +187,7 @@ def _psycopg() -> Any:
 # -- the app and the database that the settings name -----------------------------------------------------------------
 
 
-def make_app(options: Options, queues: set[str]) -> App:
+def make_app(options: DjangoOptions, queues: set[str]) -> App:
     """The app that the settings name, with the queues of QUEUES declared; it is not opened.
 
     Raises:
@@ -207,7 +207,7 @@ def make_app(options: Options, queues: set[str]) -> App:
     return app
 
 
-def _own_app(options: Options) -> App:
+def _own_app(options: DjangoOptions) -> App:
     url = engine_file(options) if options.adopt else options.url
     outbox = options.outbox if isinstance(options.outbox, str) else None
     if options.outbox is True:
@@ -228,7 +228,7 @@ def _loaded(target: str) -> App:
     return found
 
 
-def engine_file(options: Options) -> str:
+def engine_file(options: DjangoOptions) -> str:
     """The URL of the engine in the database's SQLite file, under its current name (Django's test runner changes it).
 
     Raises:
@@ -266,7 +266,7 @@ def _outbox_url(alias: str) -> str:
     return f"postgresql://{login}{host}{port}/{name}"
 
 
-def way_of(options: Options, app: App) -> Way:
+def way_of(options: DjangoOptions, app: App) -> Way:
     """What `enqueue` does inside `atomic()`."""
     if options.transaction in ("on_commit", "now"):
         way: Way = options.transaction

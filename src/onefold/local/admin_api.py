@@ -23,7 +23,7 @@ from onefold import errors, redact
 from onefold.contracts.admin import Peeked
 from onefold.local import history_page, signing
 from onefold.local.aws_errors import AwsError
-from onefold.local.connection import Request, Response
+from onefold.local.connection import HttpRequest, Response
 from onefold.local.fault_rules import Faults
 from onefold.local.identifiers import message_id_of, message_uuid
 from onefold.local.queue_operations import OWN_DEAD_LETTERS
@@ -59,7 +59,7 @@ class ServerFacts(Struct, frozen=True, kw_only=True):
     started_at_ms: int
     admin_token: str | None = None
     is_open: bool = False
-    key: signing.Key | None = None
+    key: signing.AccessKey | None = None
 
 
 class _Refusal(Exception):
@@ -102,7 +102,7 @@ class AdminApi:
             "mappings": lambda _: self._mappings(),
         }
 
-    async def handle(self, request: Request, request_id: str) -> Response:
+    async def handle(self, request: HttpRequest, request_id: str) -> Response:
         """The answer to one request."""
         try:
             name = request.path.removeprefix(OURS).strip("/")
@@ -124,7 +124,7 @@ class AdminApi:
 
     # ----------------------------------------------------------------------------------------------------- access
 
-    def _check(self, request: Request, name: str) -> None:
+    def _check(self, request: HttpRequest, name: str) -> None:
         origin = request.header(b"origin")
         if origin and not is_local(origin):
             raise _Refusal(403, f"Pages of {origin} may not call this server.")
@@ -137,7 +137,7 @@ class AdminApi:
             # PUT and DELETE from another site's page are stopped by the browser: its preflight request is refused here.
             raise _Refusal(415, "Content-Type must be application/json.")
 
-    def _admit(self, request: Request) -> None:
+    def _admit(self, request: HttpRequest) -> None:
         facts = self._facts
         if facts.admin_token is not None:
             if not _has_token(request.header(b"authorization"), facts.admin_token):
@@ -149,7 +149,7 @@ class AdminApi:
         elif not is_loopback(host_of(request.header(b"host"))):
             raise _Refusal(403, f"{OURS} answers to 127.0.0.1 and localhost only.", "Or start with --admin-token.")
 
-    def _check_key(self, request: Request, key: signing.Key) -> None:
+    def _check_key(self, request: HttpRequest, key: signing.AccessKey) -> None:
         said = _basic(request.header(b"authorization")).encode("latin-1", "replace")
         if said and hmac.compare_digest(said, f"{key.access_key}:{key.secret_key}".encode()):
             return
@@ -162,7 +162,7 @@ class AdminApi:
 
     # ------------------------------------------------------------------------------------------------------------- GET
 
-    def _get(self, name: str, query: Mapping[str, str], request: Request, request_id: str) -> Response:
+    def _get(self, name: str, query: Mapping[str, str], request: HttpRequest, request_id: str) -> Response:
         if name == "history":
             return self._history(query, request, request_id)
         if name == "health":
@@ -172,7 +172,7 @@ class AdminApi:
             raise _Refusal(404, f"There is no {OURS}/{name}.", f"GET {OURS} lists what there is.")
         return _json(found(query), request_id)
 
-    def _health(self, request: Request) -> dict[str, object]:
+    def _health(self, request: HttpRequest) -> dict[str, object]:
         try:
             self._admit(request)
         except _Refusal:
@@ -239,7 +239,7 @@ class AdminApi:
         found = admin.dedup_memory(queue, limit=_limit(query))
         return {"remembered": [{**structs.asdict(one), "message_id": message_uuid(one.message_id)} for one in found]}
 
-    def _history(self, query: Mapping[str, str], request: Request, request_id: str) -> Response:
+    def _history(self, query: Mapping[str, str], request: HttpRequest, request_id: str) -> Response:
         page = history_page.render(
             self._queues.history,
             history_page.asked_from(query, message_id_of),
@@ -253,7 +253,7 @@ class AdminApi:
 
     # --------------------------------------------------------------------------------------------------------- changes
 
-    async def _change(self, name: str, request: Request) -> object:
+    async def _change(self, name: str, request: HttpRequest) -> object:
         if (request.method, name) == ("PUT", "faults"):
             try:
                 value = msgspec.json.decode(request.body)

@@ -141,7 +141,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
     linger_s: float = 2.0
 
 
-class Request:
+class HttpRequest:
     """One complete request.
 
     Attributes:
@@ -193,7 +193,7 @@ class Response(Struct, frozen=True, gc=False):
 class HttpHandler(Protocol):
     """What answers requests."""
 
-    async def handle(self, request: Request) -> Response | None:
+    async def handle(self, request: HttpRequest) -> Response | None:
         """The answer; None closes the connection without one."""
         ...
 
@@ -201,7 +201,7 @@ class HttpHandler(Protocol):
         """The answer to a request that is refused before it is handled: 400, 408, 413, 431 or 503."""
         ...
 
-    def failed(self, request: Request, error: Exception) -> Response:
+    def failed(self, request: HttpRequest, error: Exception) -> Response:
         """The answer to a request whose handling raised `error`: a bug in onefold."""
         ...
 
@@ -258,8 +258,8 @@ class Connection(asyncio.Protocol):
         self._shared = shared
         self._parser = self._shared.httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
-        self._waiting: deque[Request | Response] = deque()  # a Response is a refusal, which ends the connection
-        self._current: Request | None = None
+        self._waiting: deque[HttpRequest | Response] = deque()  # a Response is a refusal, which ends the connection
+        self._current: HttpRequest | None = None
         self._task: asyncio.Task[None] | None = None
         self._late: asyncio.TimerHandle | None = None
         self._arriving = False  # a request has begun and is not complete
@@ -435,7 +435,7 @@ class Connection(asyncio.Protocol):
         self._held_bytes += count
         self._shared.held_bytes += count
 
-    def _let_go(self, request: Request) -> None:
+    def _let_go(self, request: HttpRequest) -> None:
         """Free what an answered request held, unless it was freed when the client left."""
         if request.held_bytes and self._held_bytes:
             self._hold(-request.held_bytes)
@@ -456,7 +456,7 @@ class Connection(asyncio.Protocol):
             if self._refuse_if_too_many():
                 return
         body = self._body if isinstance(self._body, bytes) else bytes(self._body)
-        request = Request(self._parser.get_method().decode("ascii"), path, query, self._headers, body)
+        request = HttpRequest(self._parser.get_method().decode("ascii"), path, query, self._headers, body)
         request.keep_alive = self._parser.should_keep_alive()
         request.held_bytes = self._body_held
         self._body, self._body_held = b"", 0
@@ -508,7 +508,7 @@ class Connection(asyncio.Protocol):
         elif not self._arriving:
             self.idle_at = self._shared.loop.time()
 
-    async def _handle(self, request: Request) -> None:
+    async def _handle(self, request: HttpRequest) -> None:
         answer: Response | None = None
         try:
             answer = await self._shared.handler.handle(request)
@@ -520,7 +520,7 @@ class Connection(asyncio.Protocol):
             if self._transport is not None:
                 self._answer(request, answer)
 
-    def _answer(self, request: Request, answer: Response | None) -> None:
+    def _answer(self, request: HttpRequest, answer: Response | None) -> None:
         assert self._transport is not None
         if answer is None:
             self._transport.abort()

@@ -19,7 +19,7 @@ import msgspec
 
 from onefold import errors, limits
 from onefold.local import outcomes, signing
-from onefold.local.connection import Request, Response
+from onefold.local.connection import HttpRequest, Response
 from onefold.local.functions import ServedFunction
 from onefold.local.outcomes import Answered, Throttled
 from onefold.local.registry import FunctionRegistry, MappingEntry
@@ -87,7 +87,7 @@ class LambdaApi:
         self._timers = timers
         self._running: dict[Any, int] = {} if running is None else running
 
-    async def handle(self, request: Request, request_id: str) -> Response:
+    async def handle(self, request: HttpRequest, request_id: str) -> Response:
         """The answer to one request below `/2015-03-31/`."""
         parts = [unquote(part) for part in request.path.removeprefix(ROOT).strip("/").split("/")]
         try:
@@ -113,7 +113,7 @@ class LambdaApi:
         sqs = self._sqs.in_region(region)
         return self if sqs is self._sqs else LambdaApi(self._registry, sqs, self._timers, self._running)
 
-    async def route(self, request: Request, parts: list[str]) -> tuple[int, Any] | Response:
+    async def route(self, request: HttpRequest, parts: list[str]) -> tuple[int, Any] | Response:
         """The answer to a request with these parts of its path."""
         query = {name: values[-1] for name, values in parse_qs(request.query).items()}
         routes: Mapping[tuple[str, str, int], Callable[[], Awaitable[tuple[int, Any] | Response]]] = {
@@ -256,7 +256,7 @@ class LambdaApi:
             "Version": "$LATEST",
         }
 
-    async def _invoke(self, name: str, request: Request) -> Response:
+    async def _invoke(self, name: str, request: HttpRequest) -> Response:
         function = self._named(name)
         kind = request.header(b"x-amz-invocation-type") or "RequestResponse"
         if kind == "DryRun":
@@ -317,7 +317,7 @@ def _name(text: str) -> str:
     return after.partition(":")[0]
 
 
-def _body(request: Request) -> dict[str, Any]:
+def _body(request: HttpRequest) -> dict[str, Any]:
     try:
         given = msgspec.json.decode(request.body or b"{}")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

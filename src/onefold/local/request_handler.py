@@ -30,7 +30,7 @@ from onefold.local import (
     sns_api,
 )
 from onefold.local.aws_errors import AwsError
-from onefold.local.connection import Request, Response
+from onefold.local.connection import HttpRequest, Response
 from onefold.local.fault_rules import OnRequest
 from onefold.local.identifiers import region_of_url
 from onefold.local.sqs_model import SqsModel, SqsOperation
@@ -86,7 +86,7 @@ _SENDS = frozenset({"SendMessage", "SendMessageBatch"})
 _TRACE_CHARS_MAX = 1_024  # our limit; X-Ray's own headers are shorter than 300
 _WAITS = "ReceiveMessage"  # the only operation that waits for something to happen
 
-Part = Callable[[Request, str], Awaitable[Response]]
+Part = Callable[[HttpRequest, str], Awaitable[Response]]
 
 
 class RequestHandler:
@@ -107,7 +107,7 @@ class RequestHandler:
         sqs: SqsService,
         model: SqsModel,
         *,
-        key: signing.Key | None,
+        key: signing.AccessKey | None,
         parts: Mapping[str, Part],
         entropy: Entropy,
         is_open: bool = False,
@@ -128,7 +128,7 @@ class RequestHandler:
 
     # ------------------------------------------------------------------------------------------------ one request
 
-    async def handle(self, request: Request) -> Response | None:
+    async def handle(self, request: HttpRequest) -> Response | None:
         """The answer to a request; None closes the connection without one, which only a fault does."""
         request_id = self._request_id()
         path = request.path
@@ -156,7 +156,7 @@ class RequestHandler:
             as_json = target is None and query_protocol.wants_json(request.headers.get(b"accept", b""))
             return _error(error, query=target is None, as_json=as_json, request_id=request_id)
 
-    def _json(self, request: Request, target: bytes) -> tuple[SqsOperation, Any]:
+    def _json(self, request: HttpRequest, target: bytes) -> tuple[SqsOperation, Any]:
         if request.method != "POST":
             raise _method(request.method, "POST")
         operation = json_protocol.operation_of(self._model, target.decode("latin-1"))
@@ -165,7 +165,7 @@ class RequestHandler:
             raise aws_errors.malformed_input(f"Content-Type is {said!r}; it must be application/x-amz-json-1.0.")
         return operation, json_protocol.decode(operation, request.body)
 
-    def _query(self, request: Request) -> tuple[SqsOperation, Any]:
+    def _query(self, request: HttpRequest) -> tuple[SqsOperation, Any]:
         if request.method not in ("POST", "GET"):
             raise _method(request.method, "POST or GET")
         if request.headers.get(b"content-type", b"").startswith(b"application/x-amz-json"):
@@ -176,7 +176,7 @@ class RequestHandler:
     # -------------------------------------------------------------------------------------------- one operation
 
     async def _perform(
-        self, operation: SqsOperation, params: Any, request: Request, request_id: str
+        self, operation: SqsOperation, params: Any, request: HttpRequest, request_id: str
     ) -> Response | None:
         name = operation.name
         query = b"x-amz-target" not in request.headers
@@ -215,7 +215,7 @@ class RequestHandler:
             raise aws_errors.invalid_address(str(url))
         return self._sqs.in_region(region or named)
 
-    def _gone_of(self, request: Request) -> Callable[[], bool]:
+    def _gone_of(self, request: HttpRequest) -> Callable[[], bool]:
         return lambda: request.gone or self._stopping.is_set()
 
     def _plan(self, sqs: SqsService, name: str, params: Any) -> OnRequest | None:
@@ -230,7 +230,7 @@ class RequestHandler:
             )
         return plan
 
-    async def _hold(self, plan: OnRequest, request: Request) -> None:
+    async def _hold(self, plan: OnRequest, request: HttpRequest) -> None:
         if not plan.hold_ms:
             return
         request.abandoned = True
@@ -245,17 +245,17 @@ class RequestHandler:
 
     # ------------------------------------------------------------------------------------------- access
 
-    def _check_signature(self, request: Request, key: signing.Key) -> None:
+    def _check_signature(self, request: HttpRequest, key: signing.AccessKey) -> None:
         signing.verify(request, key, self._sqs.queues.timers.now_ms())
 
-    def _check_origin(self, request: Request) -> None:
+    def _check_origin(self, request: HttpRequest) -> None:
         """Refuse requests that another site's page makes the user's browser send; deleting a queue may need no key."""
         origin = request.headers.get(b"origin")
         site = request.headers.get(b"sec-fetch-site")
         if site == b"cross-site" or (origin is not None and not is_local(origin.decode("latin-1"))):
             raise aws_errors.access_denied("Requests of web pages from other sites are refused.")
 
-    def _check_host(self, request: Request) -> None:
+    def _check_host(self, request: HttpRequest) -> None:
         """If no signature is required, refuse a host name that a page may have pointed at this machine.
 
         For the browser, such a page is the same site: it can set any header, and its GET has no Origin.
@@ -276,7 +276,7 @@ class RequestHandler:
         shape = {408: "RequestTimeout", 413: "RequestEntityTooLarge"}.get(status, "InvalidRequest")
         return _error(AwsError(shape, why, status=status, modelled=False), query=False, request_id=self._request_id())
 
-    def failed(self, request: Request, error: Exception) -> Response:
+    def failed(self, request: HttpRequest, error: Exception) -> Response:
         """The answer to a request whose handling raised: a bug; its traceback goes to standard error."""
         request_id = self._request_id()
         trace = "".join(traceback.format_exception(error))

@@ -39,7 +39,7 @@ from onefold.local.queues import LocalQueues
 from onefold.local.registry import FunctionRegistry
 from onefold.local.request_handler import LAMBDA, OURS, SNS, RequestHandler, is_loopback
 from onefold.local.settings import FunctionSettings
-from onefold.local.signing import Key
+from onefold.local.signing import AccessKey
 from onefold.local.sns_api import SnsApi
 from onefold.local.sqs_service import SqsService
 from onefold.local.templates import Planted
@@ -275,7 +275,7 @@ class Serving:
         )
         key = None
         if settings.access_key is not None and settings.secret_key is not None:
-            key = Key(settings.access_key, settings.secret_key)
+            key = AccessKey(settings.access_key, settings.secret_key)
         facts = ServerFacts(
             data=None if settings.data is None else str(Path(settings.data).resolve()),
             started_at_ms=self.clock.now_ms(),

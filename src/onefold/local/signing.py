@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from onefold import limits
 from onefold.local import aws_errors
-from onefold.local.connection import Request
+from onefold.local.connection import HttpRequest
 
 SKEW_MS = 15 * limits.MINUTE_MS  # IAM user guide, troubleshoot SigV4: within 15 minutes of the request's time stamp
 _PRESIGNED_S_MAX = 7 * 24 * 3600  # same guide, X-Amz-Expires: 1 s to 7 days
@@ -33,7 +33,7 @@ _SERVICES = ("sqs", "lambda", "sns")
 _REGION = re.compile(r"[a-z0-9-]{1,32}")
 
 
-class Key(Struct, frozen=True):
+class AccessKey(Struct, frozen=True):
     """The single key pair of a server."""
 
     access_key: str
@@ -69,7 +69,7 @@ class _Claim(Struct, frozen=True):
     expires_ms: int | None = None  # for a presigned query
 
 
-def verify(request: Request, key: Key, now_ms: int) -> None:
+def verify(request: HttpRequest, key: AccessKey, now_ms: int) -> None:
     """Check that a request was signed with `key` within 15 minutes of `now_ms` (a presigned one: until it expires).
 
     Raises:
@@ -186,7 +186,7 @@ def _stamp(at_ms: int) -> str:
 # ----------------------------------------------------------------------------------------------- the canonical request
 
 
-def _canonical(request: Request, parameters: list[tuple[str, str]], names: list[str]) -> str:
+def _canonical(request: HttpRequest, parameters: list[tuple[str, str]], names: list[str]) -> str:
     query = sorted((_encoded(name), _encoded(value)) for name, value in parameters if name != "X-Amz-Signature")
     if len(set(names)) < len(names):
         raise aws_errors.incomplete_signature("SignedHeaders names a header twice.")

@@ -19,7 +19,7 @@ from onefold import limits
 from onefold.contracts.queue import Attribute
 from onefold.local import query_protocol
 from onefold.local.aws_errors import AwsError
-from onefold.local.connection import Request, Response
+from onefold.local.connection import HttpRequest, Response
 from onefold.local.topics import MESSAGE_BYTES_MAX, Publication, Subscription, Topic, Topics, bytes_of, check, invalid
 
 VERSION: Final = "2010-03-31"
@@ -36,7 +36,7 @@ _LOOKS: Final = frozenset(
 _Form = Mapping[str, Any]
 
 
-def is_for_sns(request: Request) -> bool:
+def is_for_sns(request: HttpRequest) -> bool:
     """Whether a request of the query protocol is one of SNS: it names the version of its API."""
     return any(_VERSION in text and _NAMED.search(text) for text in (request.body, request.query.encode("latin-1")))
 
@@ -48,7 +48,7 @@ class SnsApi:
         self._topics = topics
         self._owner = owner
 
-    async def handle(self, request: Request, request_id: str) -> Response:
+    async def handle(self, request: HttpRequest, request_id: str) -> Response:
         """The answer to a request of SNS's query protocol."""
         try:
             form = query_protocol.parameters(request.body, request.query.encode("latin-1"))

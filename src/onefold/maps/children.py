@@ -195,7 +195,7 @@ class Popped(Struct, frozen=True, gc=False):
     end: Position
 
 
-class Span:
+class ItemSpan:
     """The children between the first that has not ended and the last that was sent, in order."""
 
     def __init__(self, first: int) -> None:

@@ -35,9 +35,9 @@ from onefold.contracts.store import Record
 from onefold.maps import state as map_state
 from onefold.maps.checks import check_shape, check_source
 from onefold.maps.children import (
+    ItemSpan,
     MapChild,
     OpenChild,
-    Span,
     amended,
     amending,
     children,
@@ -104,7 +104,7 @@ class Mapper:
         self._token = f"{self._chain}/{token}"
         self._stored = map_state.must_read(self._engine.state, run)
         self.moved: bool = False
-        self._span = Span(self.state.settled_children)
+        self._span = ItemSpan(self.state.settled_children)
         self._cursor = 0
         self._noted_ms = self._clock.monotonic_ms()
         self._note_progress(still)
@@ -226,7 +226,7 @@ class Mapper:
             read = before.sent.index
             while read < now.settled.index and (some := taken(self._stream, BATCH, now.settled.index)):
                 read = some[-1].end.index
-            self._span = Span(now.settled_children)
+            self._span = ItemSpan(now.settled_children)
         self._take_sent(max(before.sent.index, now.settled.index))
         return True
 

@@ -39,7 +39,7 @@ EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
 """Events that alarms count, and the alarms that count them."""
 
 
-class Sample(Struct, frozen=True, kw_only=True):
+class AlarmSample(Struct, frozen=True, kw_only=True):
     """One alarm's value for one subject.
 
     Args:
@@ -159,7 +159,7 @@ def longest_gap_ms(timing: Timing, from_ms: int) -> int | None:
 # -- samples ---------------------------------------------------------------------------------------------------------
 
 
-def samples(snapshot: Snapshot) -> Iterator[Sample]:
+def samples(snapshot: Snapshot) -> Iterator[AlarmSample]:
     """One sample per alarm and subject to which it applies."""
     done = {one.job: one for one in snapshot.readings.jobs}
     for queue in snapshot.readings.queues:
@@ -174,17 +174,17 @@ def samples(snapshot: Snapshot) -> Iterator[Sample]:
     yield from _of_runs(snapshot)
 
 
-def _sample(snapshot: Snapshot, alarm: str, subject: str, begins: bool, ends: bool, text: str) -> Sample:
-    return Sample(alarm=alarm, subject=subject, begins=begins, ends=ends, text=text, owner=snapshot.owner(subject))
+def _sample(snapshot: Snapshot, alarm: str, subject: str, begins: bool, ends: bool, text: str) -> AlarmSample:
+    return AlarmSample(alarm=alarm, subject=subject, begins=begins, ends=ends, text=text, owner=snapshot.owner(subject))
 
 
-def _of_queue(snapshot: Snapshot, queue: QueueReading, done: Mapping[str, JobReading]) -> Iterator[Sample]:
+def _of_queue(snapshot: Snapshot, queue: QueueReading, done: Mapping[str, JobReading]) -> Iterator[AlarmSample]:
     name, settings = queue.queue, queue.settings
 
-    def sample(alarm: str, begins: bool, ends: bool, text: str) -> Sample:
+    def sample(alarm: str, begins: bool, ends: bool, text: str) -> AlarmSample:
         return _sample(snapshot, alarm, name, begins, ends, text)
 
-    def rising(alarm: str, value: float, limit: float, text: str, band: float = alarms.BAND) -> Sample:
+    def rising(alarm: str, value: float, limit: float, text: str, band: float = alarms.BAND) -> AlarmSample:
         return sample(alarm, value >= limit, value < limit * band, text)
 
     yield rising("dlq-not-empty", queue.dead, 1, f"{counted(queue.dead, 'dead letter')} in {settings.dead_letter}")
@@ -220,7 +220,7 @@ def _of_queue(snapshot: Snapshot, queue: QueueReading, done: Mapping[str, JobRea
     yield rising("in-flight-cap", ratio, alarms.IN_FLIGHT_RATIO, f"{queue.in_flight:,} in flight, {ratio:.0%}", 0.9)
 
 
-def _of_events(snapshot: Snapshot) -> Iterator[Sample]:
+def _of_events(snapshot: Snapshot) -> Iterator[AlarmSample]:
     at_ms = snapshot.readings.at_ms
     for (event, subject), instants in snapshot.events.items():
         quarter = _within(instants, at_ms - alarms.EVENT_MS)
@@ -238,14 +238,14 @@ def _within(instants: Iterable[int], from_ms: int) -> int:
     return sum(1 for at_ms in instants if at_ms > from_ms)
 
 
-def _of_ticks(snapshot: Snapshot) -> Iterator[Sample]:
+def _of_ticks(snapshot: Snapshot) -> Iterator[AlarmSample]:
     for one in snapshot.late:
         late_ms = snapshot.readings.at_ms - one.due_at_ms
         text = f"its tick is {age(max(snapshot.readings.at_ms - one.planned_at_ms, 0))} late"
         yield _sample(snapshot, "no-tick", one.schedule, late_ms >= alarms.TICK_LATE_MS, False, text)
 
 
-def _of_runs(snapshot: Snapshot) -> Iterator[Sample]:
+def _of_runs(snapshot: Snapshot) -> Iterator[AlarmSample]:
     """Samples for each schedule or map in the snapshot, from its latest run and its open ones."""
     titles: dict[str, list[tuple[bool, int, int, bool]]] = {}
     for one in snapshot.readings.runs:

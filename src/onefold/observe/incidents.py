@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from onefold import errors, limits
 from onefold.contracts.documents import change, reader
 from onefold.contracts.state import bounded_name
-from onefold.observe.alarm_samples import Sample
+from onefold.observe.alarm_samples import AlarmSample
 from onefold.observe.alarms import AGAIN_EVERY_MS, AGAIN_MS, ALARMS, Alarm, Severity
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def state_name_of(alarm: str, subject: str) -> str:
 
 
 def step(
-    incident: Incident | None, alarm: Alarm, sample: Sample | None, now_ms: int, *, silenced: bool = False
+    incident: Incident | None, alarm: Alarm, sample: AlarmSample | None, now_ms: int, *, silenced: bool = False
 ) -> Incident | None:
     """Advance an alarm of one subject to an instant.
 

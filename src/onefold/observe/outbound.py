@@ -40,7 +40,7 @@ class UnsafeServerError(Exception):
     """A password would have crossed the network in clear; nothing was sent."""
 
 
-class Answer(NamedTuple):
+class TargetAnswer(NamedTuple):
     """What a server answered: its status, and its header `Retry-After`, or an empty text."""
 
     status: int
@@ -168,7 +168,7 @@ class _Tls(urllib.request.HTTPSHandler):
         return self.do_open(partial(_opened, http.client.HTTPSConnection, self._deadline, context=context), req)
 
 
-def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
+def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> TargetAnswer:
     """Send a POST, and read its answer's status.
 
     Args:
@@ -194,7 +194,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
         except urllib.error.HTTPError as error:
             with error:
                 status, found = error.code, error.headers
-    return Answer(status, _retry_after(found))
+    return TargetAnswer(status, _retry_after(found))
 
 
 def _retry_after(headers: Message) -> str:

@@ -198,7 +198,7 @@ class MetricsServer:
     ) -> None:
         is_local = _is_loopback(address[0])
 
-        class Handler(BaseHTTPRequestHandler):
+        class MetricsHandler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.0"
 
             def setup(self) -> None:
@@ -238,7 +238,7 @@ class MetricsServer:
             address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
 
         try:
-            self._server = Server(address, Handler)
+            self._server = Server(address, MetricsHandler)
         except OSError as error:
             raise errors.UsageError(
                 f"Metrics cannot be served on {address[0]}:{address[1]}: {error.strerror}.",

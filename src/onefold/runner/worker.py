@@ -41,7 +41,7 @@ from onefold.runner.hooks import HookSet
 from onefold.runner.poll import Allotment, Poller
 from onefold.runner.processes import Children, Spawn
 from onefold.runner.runner import Runner
-from onefold.runner.worker_numbers import ExitReport, Numbers, Snapshot
+from onefold.runner.worker_numbers import ExitReport, Numbers, WorkerSnapshot
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import RenewalMark, WakeableWaiter
@@ -136,7 +136,7 @@ class Worker:
         if self._hurry is not None:
             self._hurry(left_ms + _LAST_MS)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> WorkerSnapshot:
         """The present numbers of the worker. From any thread."""
         found = self._numbers.snapshot(len(self._executors.running), self._runner.reports.sink_failures)
         return replace(found, engine_failing_ms=self._outage.age_ms(), engine_failure=self._outage.code)

@@ -21,7 +21,7 @@ _POINTS = 20  # number of points in that time
 _DEAD_LETTERED = ("dead-letter", "quarantine", "conflict", "malformed", "untrusted", "no-job", "group-stopped")
 
 
-class Snapshot(Struct, frozen=True, kw_only=True):
+class WorkerSnapshot(Struct, frozen=True, kw_only=True):
     """A worker's numbers since it started.
 
     Args:
@@ -67,7 +67,7 @@ class ExitReport(Struct, frozen=True, kw_only=True):
 
     code: Literal[0, 3]
     left: tuple[str, ...]
-    counts: Snapshot
+    counts: WorkerSnapshot
     not_taken: Mapping[str, int] = {}
 
 
@@ -97,12 +97,12 @@ class Numbers:
         while now_ms - self._points[0][0] > RATE_MS:
             self._points.popleft()
 
-    def snapshot(self, running: int, sink_failures: int) -> Snapshot:
+    def snapshot(self, running: int, sink_failures: int) -> WorkerSnapshot:
         """The current numbers."""
         counts = self._in_flight.counts()
         now_ms, completed = self._clock.monotonic_ms(), counts.get("completed", 0)
         since_ms, before = next(iter(self._points.copy()), (now_ms, completed))
-        return Snapshot(
+        return WorkerSnapshot(
             received=counts.get("received", 0),
             started=self.started,
             completed=completed,

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from onefold import errors, limits, reconcile, schedules
 from onefold.admin.reconcile import Repair
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, SessionJobs
 from onefold.app import App
 from onefold.contracts.store import RecordKey
 from onefold.observe import alarms
@@ -279,7 +279,7 @@ def _missing(drill: Drill) -> _End:
 
     def end() -> None:
         app = drill.app
-        jobs = Jobs(named=app.jobs, of=app.registry.job_of, history=app.history, queues=())
+        jobs = SessionJobs(named=app.jobs, of=app.registry.job_of, history=app.history, queues=())
         Repair(AdminSession(app.runtime(), actor="person:drill", jobs=jobs), app, run).send()
         drill.world.run()
         app.reconcilers[f"reconcile-{HOURLY}"].reconcile(ReconcileMessage(run=run, look=0))

@@ -109,11 +109,11 @@ class Wire:
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         wire = self
 
-        class Handler(_Handler):
+        class ProxyHandler(_Handler):
             pass
 
-        Handler.wire = wire
-        return Handler
+        ProxyHandler.wire = wire
+        return ProxyHandler
 
 
 class _Handler(BaseHTTPRequestHandler):

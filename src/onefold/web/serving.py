@@ -16,7 +16,7 @@ from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
 from onefold import extras
-from onefold.local.connection import Bounds, Request, Response
+from onefold.local.connection import Bounds, HttpRequest, Response
 from onefold.local.http_server import HttpServer
 from onefold.web.application import Page
 from onefold.web.exchange import BODY_BYTES_MAX
@@ -43,7 +43,7 @@ class PageHandler:
     def __init__(self, page: Page) -> None:
         self._page = page
 
-    async def handle(self, request: Request) -> Response | None:
+    async def handle(self, request: HttpRequest) -> Response | None:
         """The application's answer."""
         scope: dict[str, Any] = {
             "type": "http", "method": request.method, "path": request.path, "raw_path": request.path.encode("latin-1"),
@@ -69,7 +69,7 @@ class PageHandler:
         """The answer to a request that the server refuses."""
         return Response(status, f"{why}\n".encode(), _SAFE)
 
-    def failed(self, request: Request, error: Exception) -> Response:  # noqa: ARG002 - the server's interface
+    def failed(self, request: HttpRequest, error: Exception) -> Response:  # noqa: ARG002 - the server's interface
         """The answer if the application itself raised, which should not happen."""
         return Response(500, b"The page could not be made.\n", _SAFE)
 

@@ -20,7 +20,7 @@ from onefold.cli.commands.deploy import deployment_of
 from onefold.cli.commands.jobs import draw_stranded
 from onefold.cli.main import text_of
 from onefold.cli.program import Answer, declared
-from onefold.deploy.apply import Drift, Rollout
+from onefold.deploy.apply import Rollout, StackDrift
 from onefold.deploy.changes import Difference
 from onefold.errors import OnefoldError
 from onefold.observe.wording import counted
@@ -83,7 +83,7 @@ def _diff_failed(error: OnefoldError) -> Answer:
     return Answer({"error": parts}, code=DIFF_FAILED)
 
 
-def _draw_drift(drift: tuple[Drift, ...]) -> None:
+def _draw_drift(drift: tuple[StackDrift, ...]) -> None:
     if not drift:
         render.line("Nothing was changed manually since the deployment.")
     for one in drift:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _SAID = 5  # ticks or schedules that are listed at the start
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class SchedulerReport(Struct, frozen=True, kw_only=True):
     """What a scheduler did.
 
     Args:
@@ -112,7 +112,7 @@ def command(words: tuple[str, ...], once: bool, log: str | None) -> Answer:
     comes = tuple(schedulers.upcoming(scheduler, app.schedules, app.runtime().now_ms(), _SAID))
     more = len(scheduler.next_ticks(len(app.schedules))) - len(comes)
     over = tuple(schedulers.ended(scheduler, app.schedules))
-    report = Report(sent=scheduler.sent, runs=tuple(voice.runs), next=comes, more=more, ended=over)
+    report = SchedulerReport(sent=scheduler.sent, runs=tuple(voice.runs), next=comes, more=more, ended=over)
     return Answer(report, draw=lambda: _draw(report))
 
 
@@ -171,7 +171,7 @@ def _without_ticks(ended: Sequence[Ended]) -> Iterator[str]:
         yield f"no further tick: {len(ended) - _SAID:,} more"
 
 
-def _draw(report: Report) -> None:
+def _draw(report: SchedulerReport) -> None:
     line(f"ended: {counted(report.sent, 'tick')} sent")
     for one in report.next:
         line(f"next: {_sentence(one)}", "dim")

@@ -39,7 +39,7 @@ from onefold.observe.wording import age, counted, instant
 from onefold.options import WorkerSettings
 from onefold.runner import worker_setup as workers
 from onefold.runner.worker import Worker
-from onefold.runner.worker_numbers import ExitReport, Snapshot
+from onefold.runner.worker_numbers import ExitReport, WorkerSnapshot
 from onefold.runtime.events import EVENTS, Event
 from onefold.threads import thread_beside
 
@@ -405,7 +405,7 @@ class Waits:
         return self._count
 
 
-def _picture(counts: Snapshot, waiting: int, *, draining: bool) -> RenderableType:
+def _picture(counts: WorkerSnapshot, waiting: int, *, draining: bool) -> RenderableType:
     from rich.text import Text
 
     parts = [
@@ -492,7 +492,7 @@ def _waited_for(counts: Mapping[str, int], due_ms: int | None, now_ms: int) -> s
     return f"{said}, {'due' if count == 1 else 'the first due'} {at} (in {render.ago(due_ms - now_ms)})"
 
 
-def _sentence(counts: Snapshot, waiting: int | None) -> str:
+def _sentence(counts: WorkerSnapshot, waiting: int | None) -> str:
     parts = [f"done {counts.completed}", f"{counts.per_second:.0f}/s", f"in progress {counts.in_hand}"]
     if waiting is not None:
         parts.append(f"waiting {waiting}")

@@ -29,7 +29,7 @@ from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings
 from onefold.engines.sqlite.ledger import SqliteLedger
 from onefold.engines.sqlite.migrations import migrate
-from onefold.engines.sqlite.processes import Presence, RenewalMark, SocketWaiter, Wakeup, are_dead
+from onefold.engines.sqlite.processes import FileRenewalMark, Presence, SocketWaiter, Wakeup, are_dead
 from onefold.engines.sqlite.refusals import primary, translate
 from onefold.engines.sqlite.state import SqliteArchive, SqliteState, sweep_archive_in
 from onefold.engines.sqlite.store import SqliteStore, dead_owners
@@ -160,12 +160,12 @@ class SqliteEngine:
                 self._presence = Presence(self.database.real_path, self._owner)  # one object for all owner ids
             return str(self._presence.lock_file)
 
-    def renewal_mark(self) -> RenewalMark | None:
+    def renewal_mark(self) -> FileRenewalMark | None:
         """Where a thread that extends this process's leases records its progress; None in memory."""
         self.appear()
         return None if self._presence is None else self._presence.mark(self._clock.now_ms())
 
-    def _appear_for_calls(self) -> RenewalMark | None:
+    def _appear_for_calls(self) -> FileRenewalMark | None:
         """As `renewal_mark`, but nothing is written before its first `renewed`: a signal may interrupt the caller.
 
         A program that calls guarded functions may have no worker, so this also frees what dead processes held.
@@ -178,7 +178,7 @@ class SqliteEngine:
             atexit.register(_leave, weakref.ref(self._presence))
             for owner in self._presence.find_dead():
                 self._presence.free_dead_owner(self.database, owner, self._clock.now_ms())
-        return RenewalMark(self._presence, self._clock.now_ms())
+        return FileRenewalMark(self._presence, self._clock.now_ms())
 
     def stopped_process(self, record: Record) -> int | None:
         """As `Engine.stopped_process`."""

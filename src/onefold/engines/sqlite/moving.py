@@ -25,7 +25,7 @@ from onefold.engines.sqlite.connection import LentConnection
 from onefold.engines.sqlite.ledger import append_in
 from onefold.engines.sqlite.rows import (
     Catalogue,
-    Meta,
+    MessageMeta,
     QueueRow,
     draw_ids,
     ensure_groups_in,
@@ -103,7 +103,7 @@ def _send_on(
     ).fetchone()
     new = draw_ids(connection, 1)
     visible_at_ms = now_ms + target.settings.delay_ms
-    meta = Meta(
+    meta = MessageMeta(
         attributes=packed(edit.attributes if edit else message.attributes),
         trace=trace,
         foreign=edit is None and not message.trusted,

@@ -77,7 +77,7 @@ class Presence:
         self.owner = owner
         self.directory = Path(f"{path}.owners")
         self.lock_file = self.directory / owner
-        self._marks: list[RenewalMark] = []
+        self._marks: list[FileRenewalMark] = []
         self._lock = threading.Lock()
         try:
             mode = private_files.mode_beside(path)
@@ -96,9 +96,9 @@ class Presence:
         unnamed.rename(self.lock_file)
         return file
 
-    def mark(self, now_ms: int) -> RenewalMark:
+    def mark(self, now_ms: int) -> FileRenewalMark:
         """The mark of one thread that extends leases of this owner; written before the first of them is taken."""
-        mark = RenewalMark(self, now_ms)
+        mark = FileRenewalMark(self, now_ms)
         self.change(mark, now_ms)
         return mark
 
@@ -106,7 +106,7 @@ class Presence:
         """Whether any thread that extends leases still has one to extend, or ended without closing its mark."""
         return any(one.is_busy() for one in self._marks)
 
-    def change(self, mark: RenewalMark, at_ms: int | None) -> None:
+    def change(self, mark: FileRenewalMark, at_ms: int | None) -> None:
         """Write the earliest instant of all marks after `mark` has changed to `at_ms`, or (None) was closed."""
         with self._lock:
             self._marks = [one for one in self._marks if one is not mark]
@@ -175,7 +175,7 @@ class Presence:
             self._file = None
 
 
-class RenewalMark:
+class FileRenewalMark:
     """The instant up to which one thread of a process has extended the leases it still needs.
 
     Args:

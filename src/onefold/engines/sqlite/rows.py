@@ -70,7 +70,7 @@ class QueueRow(Struct, frozen=True, kw_only=True):
         return self.jumps.expired_at_ms(now_ms, self.settings.retention_ms)
 
 
-class Meta(Struct, omit_defaults=True, gc=False):
+class MessageMeta(Struct, omit_defaults=True, gc=False):
     """The fields that few messages have.
 
     Args:
@@ -124,14 +124,14 @@ class Found(NamedTuple):
     dedup_id: str | None = None
 
 
-_META_DECODER: Final = msgspec.json.Decoder(Meta)
+_META_DECODER: Final = msgspec.json.Decoder(MessageMeta)
 _META_ENCODER: Final = msgspec.json.Encoder()
 
 
-def read_meta(text: str | None) -> Meta:
+def read_meta(text: str | None) -> MessageMeta:
     """The rare fields of a message."""
     if text is None:
-        return Meta()
+        return MessageMeta()
     try:
         return _META_DECODER.decode(text)
     except msgspec.ValidationError:  # an unreadable reason is tolerated; anything else that cannot be read is an error
@@ -142,7 +142,7 @@ def read_meta(text: str | None) -> Meta:
         return meta
 
 
-def meta_text(meta: Meta) -> str | None:
+def meta_text(meta: MessageMeta) -> str | None:
     """The rare fields as they are stored; None if there are none."""
     text = _META_ENCODER.encode(meta).decode()
     return None if text == "{}" else text
@@ -152,7 +152,7 @@ def entry_meta(entry: Entry, group: str | None, accepted_at_ms: int = 0) -> str 
     """The fields of an entry that have no column."""
     if not entry.attributes and group is None and entry.trace is None and not accepted_at_ms:
         return None
-    meta = Meta(
+    meta = MessageMeta(
         attributes=packed(entry.attributes),
         group=group,
         trace=entry.trace,
