@@ -54,12 +54,14 @@ def result(status: str, value: object = None, **more: object) -> dict[str, objec
 
 @pytest.mark.slow
 def test_tasks_are_enqueued_in_transactions_and_end_as_the_contract_says(tmp_path: Path) -> None:
-    told = story("all_kinds", environment(tmp_path, ADOPTED), tmp_path)
+    told = story("all_kinds", environment(tmp_path, ADOPTED, SITE_LOG="1"), tmp_path)
     assert told["before the commit"].startswith("TaskResultDoesNotExist")
     assert told["before the worker"] == result("READY", args=["o-1"])
     assert [one.partition(":")[0] for one in told["rolled back"]] == ["KeyError"] + 2 * ["TaskResultDoesNotExist"]
     assert told["same id"] == [True, True]
     assert told["signals"] == 10
+    assert "NoneType" not in told["log"], "Django's log of a failed task has the task's own traceback"
+    assert told["log"].count("\nTraceback (most recent call last):") >= 2
     booked, failed, later, broken, elsewhere, long_key, shipped = told["after the worker"]
     assert booked == result("SUCCESSFUL", 1, args=["o-1"])
     assert failed == result("FAILED", args=["o-2"], kwargs={"fails": True}, errors=["onefold.errors.PermanentError"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -27,11 +27,11 @@ from onefold.app import App
 from onefold.django import contract, results, running, settings
 from onefold.django.contract import BaseTaskBackend, InvalidTask, Task, TaskResult
 from onefold.django.declaring import Call, OnefoldTask, TaskJobs, id_of
-from onefold.errors import OnefoldError
+from onefold.errors import OnefoldError, PermanentError
 from onefold.runner import context
 from onefold.runner.handlers import Job
 from onefold.runner.hooks import HookSet
-from onefold.runtime.events import Event
+from onefold.runtime.events import EVENTS, Event
 from onefold.runtime.outgoing import Receipt
 
 _ID_CHARS: Final = 32
@@ -188,7 +188,21 @@ class _Failed:
         if event.name in ("dead-letter", "quarantine") and event.key is not None:
             with suppress(contract.TaskResultDoesNotExist):  # a job of the app that is not a task
                 result = self._backend.get_result(id_of(event.key.job, event.key.key))
-                contract.signals.task_finished.send(sender=type(self._backend), task_result=result)
+                error = event.exception or PermanentError(f"{event.key.job}: {EVENTS[event.name].text}.")
+                _while_handled(error, lambda: self._signal(result))
+
+    def _signal(self, result: TaskResult[Any]) -> None:
+        contract.signals.task_finished.send(sender=type(self._backend), task_result=result)
+
+
+def _while_handled(error: BaseException, call: Callable[[], None]) -> None:
+    """Call with an error as the one that is being handled: receivers of the signal log it as the current exception."""
+    frames = error.__traceback__
+    try:
+        raise error  # noqa: TRY301 - it was raised before, in a handler
+    except BaseException:  # noqa: BLE001 - it is the task's, and has been dealt with
+        error.__traceback__ = frames
+        call()
 
 
 def open_with(connection: Any) -> None:

@@ -43,3 +43,10 @@ LOGGING = {
     "disable_existing_loggers": False,
     "loggers": {"django_tasks": {"level": "CRITICAL"}, "django.tasks": {"level": "CRITICAL"}},
 }
+if os.environ.get("SITE_LOG"):
+    LOGGING = {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "handlers": {"console": {"class": "logging.StreamHandler"}},
+        "loggers": {"django_tasks": {"handlers": ["console"]}, "django.tasks": {"handlers": ["console"]}},
+    }

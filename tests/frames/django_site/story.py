@@ -91,7 +91,7 @@ def all_kinds() -> dict[str, Any]:
     told["same id"] = [first.id == again.id, len(long_key.id) < 64]
     others: list[Any] = [tasks.later.enqueue({"a": 1}), tasks.breaks.enqueue(), elsewhere, long_key, first]
     told["signals"] = len(enqueued)
-    work("--queues", "default,mail", "--threads", "4")
+    told["log"] = work("--queues", "default,mail", "--threads", "4")
     backend = task_backends["default"]
     told["after the worker"] = [shown(backend.get_result(each.id)) for each in [one, two, *others]]
     coming = tasks.where.using(run_after=timezone.now() + timedelta(days=2)).enqueue()
