@@ -122,6 +122,26 @@ SARIF: dict[str, Any] = {
                         "type": "object", "required": ["id"], "additionalProperties": False,
                         "properties": {"id": {"type": "string", "pattern": "/$"}},
                     },
+                    "invocations": {
+                        "type": "array",
+                        "items": {
+                            "type": "object", "required": ["executionSuccessful"], "additionalProperties": False,
+                            "properties": {
+                                "executionSuccessful": {"type": "boolean"},
+                                "toolExecutionNotifications": {
+                                    "type": "array",
+                                    "items": {
+                                        "type": "object", "required": ["message"], "additionalProperties": False,
+                                        "properties": {
+                                            "level": {"enum": ["none", "note", "warning", "error"]},
+                                            "message": _TEXT,
+                                            "locations": {"type": "array"},
+                                        },
+                                    },
+                                },
+                            },
+                        },
+                    },
                     "columnKind": {"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
                     "results": {"type": "array", "items": _RESULT},
                 },

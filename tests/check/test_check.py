@@ -188,7 +188,7 @@ def test_rules_are_chosen_by_prefix_and_listed_and_explained() -> None:
     assert "LOS004" not in run(wrong, "--select", "DUP").output
     assert run(wrong, "--ignore", "DUP", "--ignore", "LOS004").exit_code == 0
     unknown = run(wrong, "--select", "XYZ")
-    assert unknown.exit_code == 1
+    assert unknown.exit_code == 2
     assert all(one.id in run("--list-rules").output for one in RULES)
     assert run("--explain", "dup002").output.startswith("# DUP002: ")
     assert run(str(CORPUS / "wrong" / "DUP004.yaml")).exit_code == 0

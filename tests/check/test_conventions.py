@@ -12,6 +12,7 @@ import pytest
 
 from onefold.check import configuration
 from onefold.check.configuration import schema
+from tests.check.sarif_parts import SARIF
 from tests.check.test_check import CORPUS, run
 
 SCHEMA_FILE = Path(configuration.__file__).with_name("configuration.schema.json")
@@ -103,7 +104,7 @@ def test_findings_that_the_configuration_calls_right_are_suppressed(here: Path) 
 def test_a_wrong_configuration_is_refused_and_nothing_checked(here: Path, text: str, says: str) -> None:
     (here / ".onefold.toml").write_text(text)
     answer = run("template.yaml")
-    assert answer.exit_code not in (0, 2)
+    assert answer.exit_code == 2
     assert says in answer.output
     assert "DUP002 " not in answer.output
     assert "Traceback" not in answer.output
@@ -155,7 +156,7 @@ def test_a_baseline_that_is_none_is_refused(here: Path, content: bytes | None) -
     if content is not None:
         (here / "known.json").write_bytes(content)
     answer = run("template.yaml", "--baseline", "known.json")
-    assert answer.exit_code == 1
+    assert answer.exit_code == 2
     assert "known.json" in answer.output
     assert "--write-baseline" in answer.output
     assert "Traceback" not in answer.output
@@ -191,3 +192,25 @@ def test_markdown_is_a_table_in_which_nothing_of_a_template_is_markup(here: Path
         run(str(CORPUS / "right" / "plain.yaml"), "--format", "markdown").output
         == "**onefold check: nothing found.**\n"
     )
+
+
+def test_every_form_says_what_could_not_be_read(here: Path) -> None:
+    (here / "bad.yaml").write_bytes(b"\x00")
+    words = ("bad.yaml", "missing.yaml", "template.yaml", "--format")
+    for form in ("full", "concise", "github", "markdown", "junit", "json", "sarif"):
+        answer = run(*words, form)
+        assert answer.exit_code == 2, form
+        assert "bad.yaml" in answer.output
+        assert "missing.yaml" in answer.output
+        assert "DUP002" in answer.output
+    concise = run(*words, "concise").output.splitlines()
+    assert concise[3:] == ["missing.yaml: not checked: There is no such file or directory.", concise[4]]
+    github = run(*words, "github").output.splitlines()
+    assert github[3].startswith("::error file=missing.yaml,title=not checked::There is no such file")
+    log = json.loads(run(*words, "sarif").output)
+    jsonschema.validate(log, SARIF)
+    [invocation] = log["runs"][0]["invocations"]
+    assert not invocation["executionSuccessful"]
+    assert len(invocation["toolExecutionNotifications"]) == 2
+    [clean] = json.loads(run("template.yaml", "--format", "sarif").output)["runs"][0]["invocations"]
+    assert clean == {"executionSuccessful": True, "toolExecutionNotifications": []}

@@ -117,7 +117,7 @@ def test_the_action_writes_a_summary_and_keeps_to_a_baseline(scratch: Path) -> N
 def test_an_input_is_never_run_or_an_option(scratch: Path, words: str) -> None:
     before = (scratch / "template.yaml").read_text()
     _, _, files = ran(scratch, paths=words, format="concise")
-    assert files["github_output"] == "code=1\n"
+    assert files["github_output"] == "code=2\n"
     assert not (scratch / "here").exists()
     assert (scratch / "template.yaml").read_text() == before
 

@@ -28,22 +28,31 @@ _PRECISION: Final = {False: "very-high", True: "medium"}  # of rules in preview
 
 
 def concise(checked: Checked, root: Path) -> str:
-    """`file:line:column: id severity: message`, one line for each open finding."""
-    return "".join(
+    """`file:line:column: id severity: message`, one line for each open finding; `file: not checked: why`."""
+    found = "".join(
         f"{redact.one_line(str(replace(one.source, file=_relative(one.source.file, root))))}:"
         f" {one.rule} {one.severity}: {redact.one_line(one.message)}\n"
         for one in checked.open
+    )
+    return found + "".join(
+        f"{redact.one_line(_relative(one.file, root))}: not checked: {redact.one_line(one.why)}\n"
+        for one in checked.unread
     )
 
 
 def github(checked: Checked, root: Path) -> str:
     """Workflow commands, which GitHub shows beside the lines of a pull request."""
     kinds = {"error": "error", "warning": "warning", "info": "notice"}
-    return "".join(
+    found = "".join(
         f"::{kinds[one.severity]} file={_property(_relative(one.source.file, root))},line={one.source.start_line},"
         f"endLine={one.source.end_line},col={one.source.start_column},endColumn={one.source.end_column},"
         f"title={_property(one.rule)}::{_value(_whole(one))}\n"
         for one in checked.open
+    )
+    return found + "".join(
+        f"::{'error' if one.is_named else 'warning'} file={_property(_relative(one.file, root))},title=not checked::"
+        f"{_value(f'{one.why} {one.todo}')}\n"
+        for one in checked.unread
     )
 
 
@@ -99,12 +108,28 @@ def sarif(checked: Checked, root: Path) -> str:
                     }
                 },
                 "automationDetails": {"id": "onefold-check/template/"},
+                "invocations": [_invocation(checked, root)],
                 "columnKind": "unicodeCodePoints",
                 "results": [_result(one, numbers[one.rule], root) for one in checked.findings],
             }
         ],
     }
     return msgspec.json.format(msgspec.json.encode(log), indent=2).decode() + "\n"
+
+
+def _invocation(checked: Checked, root: Path) -> dict[str, Any]:
+    """Whether all that was named could be read, and what could not."""
+    return {
+        "executionSuccessful": not any(one.is_named for one in checked.unread),
+        "toolExecutionNotifications": [
+            {
+                "level": "error" if one.is_named else "warning",
+                "message": {"text": f"{one.why} {one.todo}"},
+                "locations": [{"physicalLocation": {"artifactLocation": {"uri": _relative(one.file, root)}}}],
+            }
+            for one in checked.unread
+        ],
+    }
 
 
 def junit(checked: Checked, root: Path) -> str:

@@ -7,7 +7,8 @@ account that was named, to read.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -93,14 +94,19 @@ def command(
         raise click.UsageError("Name a template, a Python file, a directory that contains some, an app, or an account.")
     if fix and diff:
         raise click.UsageError("--fix writes and --diff does not: give one of them.")
-    choices = _choices(**given)
+    with _as_usage():
+        choices = _choices(**given)
     apps = [one for one in words if _is_app(one)]
     accounts = [one for one in words if _ACCOUNT.match(one)]
     documents, modules, broken = _apps(apps)
     found, denied = _accounts(accounts)
     documents |= found
     broken += denied
-    paths = (*(Path(one) for one in words if one not in (*apps, *accounts)), *modules)
+    files = [Path(one) for one in words if one not in (*apps, *accounts)]
+    broken += [
+        Unread(str(one), "There is no such file or directory.", "Name one.") for one in files if not one.exists()
+    ]
+    paths = (*(one for one in files if one.exists()), *modules)
 
     def looked() -> Checked:
         found = check(
@@ -109,7 +115,8 @@ def command(
         )  # fmt: skip
         return replace(found, unread=(*broken, *found.unread)).beside(choices.known)
 
-    checked = looked()
+    with _as_usage():
+        checked = looked()
     changed = _fixed_files(checked, choices, unsafe=unsafe) if fix or diff else []
     if fix:
         for one in changed:
@@ -132,6 +139,15 @@ def command(
             _draw(checked, offers=not fix)
 
     return Answer(_value(checked, changed), draw=draw, code=code)
+
+
+@contextmanager
+def _as_usage() -> Iterator[None]:
+    """Whatever is wrong with what was asked for ends with 2: 1 says that there is a finding."""
+    try:
+        yield
+    except UsageError as error:
+        raise click.UsageError(" ".join(part for part in (error.what, error.meaning, error.todo) if part)) from None
 
 
 class _Choices(Struct, frozen=True):
