@@ -193,3 +193,21 @@ def test_a_worker_on_a_full_disk_says_what_to_do_without_progress_too(folder: Pa
     assert "Free space on the disk or enlarge it" in busy
     assert "their records of finished work stay until they expire" in busy
     assert all("COULD NOT BE WRITTEN: fill a: " in line for line in lost)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_full_disk_behind_the_output_is_no_defect(commands: Commands, folder: Path, form: list[str]) -> None:
+    assert commands.run("send", "slow:app", "wait", '{"name": "a"}').returncode == 0
+    for app in ("slow:app", "nosuch:app"):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [*ONEFOLD, "status", app, *form], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+                timeout=PATIENCE_S,
+            )  # fmt: skip
+        assert done.returncode == 1
+        assert "defect" not in done.stderr
+        assert "Traceback" not in done.stderr
+        assert ("error: Standard output cannot be written: No space left on device." in done.stderr) == (
+            app == "slow:app"
+        )

@@ -51,8 +51,13 @@ def run(arguments: Sequence[str]) -> int:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe has closed it, as with `| head`; nobody is left to report to
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_output()
         return ERROR
+    except OSError as error:
+        full = _output_failed(error)
+        if full is not None:
+            _silence_output()
+        return _say(full or _defect(error), wants_json, error)
     except Exception as error:  # noqa: BLE001 - the last line of defence: anything that comes here is a defect
         return _say(_damage(error) or _defect(error), wants_json, error)
 
@@ -102,7 +107,11 @@ def _write_json(said: errors.OnefoldError) -> None:
 
     parts = {"code": said.code, "what": said.what, "meaning": said.meaning, "todo": said.todo}
     shown = {name: redact.printable(text) for name, text in parts.items()}  # lone surrogates have no UTF-8 either
-    sys.stdout.write(msgspec.json.encode({"error": shown}).decode() + "\n")
+    try:
+        sys.stdout.write(msgspec.json.encode({"error": shown}).decode() + "\n")
+        sys.stdout.flush()
+    except OSError:  # standard error has the error already
+        _silence_output()
 
 
 def _say_usage(error: click.UsageError, wants_json: bool) -> int:
@@ -135,6 +144,24 @@ def _damage(error: BaseException) -> errors.StorageError | None:
         todo="Restore a copy. If no other program ever wrote there, run it again with ONEFOLD_DEBUG=1 to see the traceback,"
         f" and report that at {_ISSUES}.",
     )
+
+
+def _output_failed(error: OSError) -> errors.UsageError | None:
+    """The error for a standard output that cannot be written; None if something else failed."""
+    last = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)][-1:]
+    writers = [f"{os.sep}{name}{os.sep}" for name in ("rich", "click", f"onefold{os.sep}cli")]
+    if error.filename is not None or not any(name in one for one in last for name in writers):
+        return None
+    return errors.UsageError(
+        f"Standard output cannot be written: {error.strerror or error}.",
+        meaning="Output is lost. If the command changes something, that may have been done.",
+        todo="Make room where the output goes, and see what is there now before you run it again.",
+    )
+
+
+def _silence_output() -> None:
+    """Drop what is still to be written, which Python would try again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _defect(error: BaseException) -> errors.InvariantBroken:
