@@ -103,6 +103,20 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no queue": ({"adopt": True, "queues": {"mail": {}}}, "E006", "Add it to QUEUES"),
     "a queue's option": ({"adopt": True, "queues": {"default": {"retention": "1s"}}}, "E006", "retention"),
     "another outbox": ({"url": "sqlite:///x.db", "outbox": True}, "E006", "sqlite"),
+    "no such engine": ({"url": "mysql://shop"}, "E006", "not an engine URL"),
+    "no file": ({"url": "sqlite://x.db"}, "E006", "names no file"),
+    "no such outbox": ({"url": "sqlite:///x.db", "outbox": "redis://localhost"}, "E006", "no outbox in redis"),
+    "an outbox elsewhere": (
+        {"url": "sqlite:///x.db", "outbox": "postgresql://localhost/x"},
+        "E010",
+        "is sqlite, and the app's outbox is in postgresql",
+    ),
+    "for another app": (
+        {"app": "shop:app", "outbox": True, "name": "x"},
+        "E003",
+        "Give them to the onefold.App itself",
+    ),
+    "cannot join": ({"url": "sqlite:///x.db", "transaction": "join"}, "E009", "neither the engine nor an outbox"),
     "elsewhere": ({"url": "sqlite:///x.db"}, "W001", "loses them"),
     "on commit": ({"url": "sqlite:///x.db", "transaction": "on_commit"}, "", ""),
     "good": ({"adopt": True}, "", ""),
@@ -116,6 +130,33 @@ def test_settings_that_cannot_work_are_reported_by_check(tmp_path: Path) -> None
     for name, (_, number, says) in CASES.items():
         assert len(told[name]) == bool(number), (name, told[name])
         assert all(one.startswith(number) and says in one for one in told[name]), (name, told[name])
+
+
+@pytest.mark.slow
+def test_settings_outside_of_options_are_checked_too(tmp_path: Path) -> None:
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "db.sqlite3")}
+    deferred = manage(environment(tmp_path, ADOPTED, database), tmp_path, "check")
+    assert (deferred.returncode, "(onefold.W003)" in deferred.stderr) == (0, True)
+    assert '"transaction_mode"] to "IMMEDIATE"' in deferred.stderr
+    unqueued = manage(environment(tmp_path, ADOPTED | {"QUEUES": []}), tmp_path, "check")
+    assert (unqueued.returncode, "(onefold.E004)" in unqueued.stderr) == (1, True)
+    bare = manage(environment(tmp_path, ADOPTED, SITE_BARE="1"), tmp_path, "check")
+    assert (bare.returncode, "(onefold.W002)" in bare.stderr) == (0, True)
+
+
+@pytest.mark.slow
+def test_a_transactional_task_needs_the_engine_in_the_file_of_the_database(tmp_path: Path) -> None:
+    tasks = {"OPTIONS": {"url": f"sqlite:///{tmp_path}/queue.db", "transaction": "on_commit"}}
+    there = environment(tmp_path, tasks)
+    done = manage(there, tmp_path, "check")
+    assert (done.returncode, "(onefold.E008)" in done.stderr) == (1, True)
+    assert "effect='transactional' needs the engine in the SQLite file of database 'default'" in done.stderr
+    told = story("elsewhere", there | {"SITE_EFFECT": "external"}, tmp_path)
+    assert told["task"].startswith("InvalidTask")
+    assert "needs the engine in the SQLite file" in told["task"]
+    assert told["job"].startswith("ImproperlyConfigured: Database 'default' is ")
+    assert "the run's transaction is in memory" in told["job"]
+    assert told["orders"] == 0
 
 
 @pytest.mark.slow
@@ -186,7 +227,11 @@ def test_on_postgresql_tasks_leave_by_the_outbox_that_a_migration_has_made(tmp_p
         host, _, port = address.partition(":")
         database = {"ENGINE": "django.db.backends.postgresql", "NAME": name, "USER": user, "HOST": host, "PORT": port}
         tasks = {"OPTIONS": {"url": f"sqlite:///{tmp_path}/queue.db", "outbox": True}}
-        told = story("joining", environment(tmp_path, tasks, database), tmp_path)
+        told = story("joining", environment(tmp_path, tasks, database, SITE_EFFECT="external"), tmp_path)
+    in_task, in_job = told.pop("transactional")
+    assert "needs the engine in the SQLite file of database 'default'" in in_task
+    assert "With PostgreSQL leave effect= out" in in_task
+    assert in_job.startswith("ImproperlyConfigured: Database 'default' is postgresql: the ORM joins")
     assert told == {
         "refused": ["nothing", "KeyError: 'o-2'"],
         "waiting": ["nothing", "TaskResultDoesNotExist", "nothing"],

@@ -240,6 +240,23 @@ def test_a_handlers_own_connection_is_its_outbox(tmp_path: Path) -> None:
         assert [one.key for one in app.runtime().engine.queues.peek("letters")] == ["good"]
 
 
+def test_a_handlers_connection_after_its_run_is_refused(tmp_path: Path) -> None:
+    app = onefold.App("shop")
+    kept: list[Any] = []
+
+    @app.job(app.queue("orders"), key="{id}", effect="transactional")
+    def ship(order: Order, ctx: onefold.Context) -> None:
+        kept.append(ctx.connection)
+
+    with onefold.testing.inline(app) as world:
+        ship.send({"id": "o-1"})
+        world.run()
+        with pytest.raises(errors.UsageError, match="one of onefold's own, outside of the handler") as caught:
+            ship.send({"id": "o-2"}, connection=kept[0])
+        assert "Nothing was sent" in caught.value.meaning
+        assert app.runtime().engine.queues.peek("orders") == []
+
+
 # -- what cannot be joined ---------------------------------------------------------------------------------------------
 
 

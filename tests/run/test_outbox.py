@@ -7,6 +7,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -430,6 +431,31 @@ def test_a_connection_to_another_kind_of_database_than_the_outbox(books: Books) 
     with pytest.raises(errors.UsageError, match="The connection is to sqlite; the outbox of app shop is") as caught:
         shop.ship.send({"id": "o-1"}, connection=books.mine)
     assert "No worker would look" in caught.value.meaning
+    assert books.rows() == []
+
+
+def test_a_connection_to_another_outbox_than_the_apps(books: Books, tmp_path: Path) -> None:
+    """It has the tables too, but no worker of this app reads them."""
+    other = tmp_path / "other.db"
+    with closing(sqlite3.connect(other)) as mine:
+        open_outbox(f"sqlite:///{other}").create()
+        with pytest.raises(
+            errors.UsageError, match=r"The connection is to .*other.db; the outbox of app shop is"
+        ) as caught:
+            books.shop.ship.send({"id": "o-1"}, connection=mine)
+        assert "No worker would look" in caught.value.meaning
+        assert not mine.in_transaction
+        assert mine.execute("SELECT count(*) FROM onefold_outbox").fetchone() == (0,)
+
+
+def test_connections_that_are_closed_or_of_another_thread(books: Books) -> None:
+    with ThreadPoolExecutor(1) as pool, pytest.raises(errors.UsageError, match="same thread"):
+        pool.submit(books.shop.ship.send, {"id": "o-1"}, connection=books.mine).result()
+    closed = sqlite3.connect(books.path)
+    closed.close()
+    with pytest.raises(errors.UsageError, match="closed database") as caught:
+        books.shop.ship.send({"id": "o-1"}, connection=closed)
+    assert "Nothing was sent" in caught.value.meaning
     assert books.rows() == []
 
 

@@ -219,6 +219,10 @@ async def refused_ones(shop: OutboxShop, engine: AsyncEngine) -> None:
         async with session.begin():
             await session.execute(text(ORDER.format("o-1")))
             await shop.ship.asend({"id": "o-1"}, connection=session)
+        with pytest.raises(IntegrityError):
+            await session.execute(text(ORDER.format("o-1")))
+        await refused(shop, session, "has failed and can only be rolled back")
+        await session.rollback()
     async with AsyncSession(engine) as session, session.begin():
         await session.execute(text(ORDER.format("o-3")))
         await shop.ship.asend({"id": "o-3"}, connection=session)

@@ -164,6 +164,8 @@ class TaskJobs:
             if known is not None and known.task.func is task.func:
                 return
             try:
+                if task.effect == "transactional" and not settings.is_in_database(self.options, self.app):
+                    raise _no_transaction(self.options.database)
                 if task.key is not None:
                     self._rules[task.module_path] = rule_of(task, task.key, "key")
                 for queue in sorted(self.queues, key=lambda one: one != task.queue_name):
@@ -220,6 +222,15 @@ class TaskJobs:
         short, _, key = result_id.partition("-")
         place = self._by_id.get(short)
         return (place, key) if place is not None and key else None
+
+
+def _no_transaction(database: str) -> errors.UsageError:
+    return errors.UsageError(
+        f"effect='transactional' needs the engine in the SQLite file of database {database!r}.",
+        meaning="Django's ORM and the record of the run would not be in one transaction.",
+        todo="Set OPTIONS['adopt'] (SQLite). With PostgreSQL leave effect= out and give the task a key and on_unknown=, or"
+        " make it a job of an onefold.App, which writes through ctx.connection.",
+    )
 
 
 def id_of(job: str, key: str) -> str:

@@ -19,6 +19,9 @@ from onefold.django import contract, results
 from onefold.django.contract import TaskContext
 from onefold.django.declaring import Call, OnefoldTask, Stored
 from onefold.django.settings import DjangoOptions
+from onefold.engines.sqlite import callers
+from onefold.engines.sqlite.file import inode
+from onefold.engines.urls import driver_of
 from onefold.runner.context import Context
 from onefold.runner.hooks import Hooks
 
@@ -97,19 +100,22 @@ def orm(ctx: Context, *, using: str = DEFAULT_DB_ALIAS) -> Iterator[None]:
         using: alias of that database.
 
     Raises:
-        ImproperlyConfigured: the database is not SQLite. The first query raises what `Context.connection` raises.
+        ImproperlyConfigured: the database is not SQLite; or, at the first query, its file is not the engine's. That query
+            also raises what `Context.connection` raises.
     """
     before: Any = connections[using]
     if before.vendor != "sqlite":
         raise ImproperlyConfigured(
             f"Database {using!r} is {before.vendor}: the ORM joins the transaction of a run on SQLite only."
-            " Use context.run.connection, or onefold.sqlalchemy.session(context.run)."
+            " Write through ctx.connection, or onefold.sqlalchemy.session(ctx)."
         )
     lent: Any = before.copy()
 
     def connect() -> None:
-        lent.connection = ctx.connection
-        _add_functions(lent.connection)
+        opened = ctx.connection
+        _check_file_of(opened, before)
+        lent.connection = opened
+        _add_functions(opened)
 
     def refuse(*_args: object, **_options: object) -> None:
         raise ImproperlyConfigured(
@@ -129,6 +135,17 @@ def orm(ctx: Context, *, using: str = DEFAULT_DB_ALIAS) -> Iterator[None]:
     finally:
         lent.connection = None
         connections[using] = before
+
+
+def _check_file_of(opened: Any, database: Any) -> None:
+    """Refuse a run's connection that does not lead to the SQLite file of Django's database."""
+    file = callers.file_of(opened) if driver_of(opened) == "sqlite3" else "another database"
+    name = str(database.settings_dict["NAME"])
+    if file is None or inode(file) is None or inode(file) != inode(name):
+        raise ImproperlyConfigured(
+            f"Database {database.alias!r} is {name}, and the run's transaction is in {file or 'memory'}: the ORM cannot"
+            " join it. Give the app the URL of that file, sqlite:///FILE?adopt=yes, or write through ctx.connection."
+        )
 
 
 def _add_functions(connection: Any) -> None:

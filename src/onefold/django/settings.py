@@ -18,13 +18,19 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from msgspec import Struct
 
-from onefold import errors
+from onefold import errors, redact
 from onefold.app import App
-from onefold.engines.sqlite.file import inode
+from onefold.engines import urls
+from onefold.engines.sqlite.file import inode, path_of
 
 Way = Literal["join", "outbox", "on_commit", "now"]
 
 _WAYS: Final = ("join", "on_commit", "now")
+_KINDS: Final[Mapping[str, str]] = {
+    "postgresql": "postgresql",
+    "postgres": "postgresql",
+    "sqlite": "sqlite",
+}  # of outboxes
 _TAKES: Final[Mapping[str, tuple[type, ...]]] = {
     "app": (str,), "name": (str,), "url": (str,), "adopt": (bool,), "outbox": (bool, str), "database": (str,),
     "transaction": (str,), "queues": (dict,), "modules": (list, tuple), "keep_arguments": (bool,), "page": (str,),
@@ -117,6 +123,14 @@ def problems(given: Mapping[str, Any], queues: set[str]) -> list[Problem]:
     found = []
     way = way_of(options, app)
     alias = options.database
+    if way == "on_commit" and options.transaction == "join":
+        found.append(
+            Problem(
+                "E009",
+                f'OPTIONS["transaction"] is "join", and neither the engine nor an outbox is in database {alias!r}.',
+                'Set "adopt": True (SQLite) or "outbox": True (PostgreSQL), or "transaction": "on_commit".',
+            )
+        )
     if way == "on_commit" and options.transaction is None:
         found.append(
             Problem(
@@ -134,7 +148,7 @@ def problems(given: Mapping[str, Any], queues: set[str]) -> list[Problem]:
                 "Add it: the worker's command, the search for tasks.py and the migration of the outbox are there.",
             )
         )
-    return found + _of_database(alias, way)
+    return found + _of_database(alias, way, app.outbox)
 
 
 def _of_options(given: Mapping[str, Any]) -> list[Problem]:
@@ -147,6 +161,15 @@ def _of_options(given: Mapping[str, Any]) -> list[Problem]:
         elif not _fits(name, value):
             kinds = " or ".join(_WAYS if name == "transaction" else [one.__name__ for one in _TAKES[name]])
             found.append(Problem("E002", f"OPTIONS[{name!r}] is {value!r:.80}.", f"It takes {kinds}."))
+    unused = [name for name in ("name", "outbox") if given.get("app") and given.get(name)]
+    if unused:
+        found.append(
+            Problem(
+                "E003",
+                f"OPTIONS has app, and {' and '.join(unused)}, which that app would not get.",
+                "Give them to the onefold.App itself.",
+            )
+        )
     both = [name for name in ("app", "url", "adopt") if given.get(name)]
     if len(both) > 1:
         found.append(
@@ -163,7 +186,7 @@ def _of_options(given: Mapping[str, Any]) -> list[Problem]:
     return found
 
 
-def _of_database(alias: str, way: Way) -> list[Problem]:
+def _of_database(alias: str, way: Way, outbox: str | None) -> list[Problem]:
     """Problems with enqueueing in the transactions of a database."""
     connection: Any = connections[alias]
     settings = connection.settings_dict.get("OPTIONS") or {}
@@ -175,13 +198,15 @@ def _of_database(alias: str, way: Way) -> list[Problem]:
                 'Set DATABASES[...]["OPTIONS"]["transaction_mode"] to "IMMEDIATE".',
             )
         ]
-    if connection.vendor == "postgresql" and way == "outbox" and not getattr(_psycopg(), "is_psycopg3", False):
-        return [Problem("E007", f"Database {alias!r} is used through psycopg2.", "pip install 'psycopg[binary]>=3.2'")]
+    if way == "outbox" and connection.vendor != _KINDS.get(scheme := (outbox or "").partition("://")[0]):
+        return [
+            Problem(
+                "E010",
+                f"Database {alias!r} is {connection.vendor}, and the app's outbox is in {scheme}.",
+                "The outbox must be tables of the database in whose transactions tasks are enqueued.",
+            )
+        ]
     return []
-
-
-def _psycopg() -> Any:
-    return import_module("django.db.backends.postgresql.psycopg_any")
 
 
 # -- the app and the database that the settings name -----------------------------------------------------------------
@@ -195,6 +220,7 @@ def make_app(options: DjangoOptions, queues: set[str]) -> App:
     """
     try:
         app = _own_app(options) if options.app is None else _loaded(options.app)
+        _check_urls(app)
         for name in sorted(queues):
             if not any(name in (known, known.removesuffix(".fifo")) for known in app.queues):
                 app.queue(name, **options.queues.get(name, {}))
@@ -213,6 +239,21 @@ def _own_app(options: DjangoOptions) -> App:
     if options.outbox is True:
         outbox = _outbox_url(options.database)
     return App(options.name, url=url, outbox=outbox)
+
+
+def _check_urls(app: App) -> None:
+    """Refuse URLs that no engine or outbox has; nothing is opened. Raises UsageError."""
+    scheme, _, rest = app.url.partition("://")
+    if scheme not in urls.ENGINES:
+        raise errors.UsageError(
+            f"{redact.shown_url(app.url)} is not an engine URL.", todo="Use a sqlite:/// or an aws:// URL."
+        )
+    if scheme == "sqlite":
+        path_of(app.url, rest)
+    else:
+        urls.read_aws(app.url)
+    if app.outbox is not None:
+        urls.open_outbox(app.outbox).close()
 
 
 def _loaded(target: str) -> App:
@@ -271,13 +312,19 @@ def way_of(options: DjangoOptions, app: App) -> Way:
     if options.transaction in ("on_commit", "now"):
         way: Way = options.transaction
         return way
-    connection: Any = connections[options.database]
-    path = app.url.removeprefix("sqlite:///").partition("?")[0]
-    if connection.vendor == "sqlite" and path != app.url:
-        name = str(connection.settings_dict["NAME"])
-        if os.path.realpath(name) == os.path.realpath(path) or (inode(name) is not None and inode(name) == inode(path)):
-            return "join"
+    if is_in_database(options, app):
+        return "join"
     return "outbox" if app.outbox is not None else "on_commit"
+
+
+def is_in_database(options: DjangoOptions, app: App) -> bool:
+    """Whether the app's engine is in the SQLite file of the database, so that one transaction can write to both."""
+    connection: Any = connections[options.database]
+    scheme, _, rest = app.url.partition("://")
+    if connection.vendor != "sqlite" or scheme != "sqlite" or rest == ":memory:":
+        return False
+    name, path = str(connection.settings_dict["NAME"]), path_of(app.url, rest)
+    return os.path.realpath(name) == os.path.realpath(path) or (inode(name) is not None and inode(name) == inode(path))
 
 
 def wrong(what: str, todo: str) -> ImproperlyConfigured:

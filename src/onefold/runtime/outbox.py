@@ -41,7 +41,7 @@ def put(registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing]
             used. StorageError: the table does not exist. In each case nothing was written.
     """
     messages = parcels(registry, outbox_url, outgoing)
-    _check_kind(registry, outbox_url or "", connection)
+    _check_place(registry, outbox_url or "", connection)
     urls.part("postgres.outbox" if urls.driver_of(connection) == "psycopg" else "sqlite.outbox").put(
         connection, registry.name, messages
     )
@@ -53,18 +53,21 @@ async def aput(
 ) -> list[Receipt]:
     """Like `put`, on an asynchronous connection."""
     messages = parcels(registry, outbox_url, outgoing)
-    _check_kind(registry, outbox_url or "", connection)
+    _check_place(registry, outbox_url or "", connection)
     table = "postgres.asyncpg_outbox" if urls.driver_of(connection) == "asyncpg" else "postgres.outbox"
     await urls.part(table).aput(connection, registry.name, messages)
     return receipts(outgoing)
 
 
-def _check_kind(registry: Registry, outbox_url: str, connection: object) -> None:
-    """Refuse a connection to another kind of database than the outbox that relays read."""
-    kind = _KINDS[urls.driver_of(connection) or ""]
-    if not outbox_url.startswith(kind):
+def _check_place(registry: Registry, outbox_url: str, connection: object) -> None:
+    """Refuse a connection to another kind of database, or to another SQLite file, than the outbox that relays read."""
+    place = kind = _KINDS[urls.driver_of(connection) or ""]
+    is_there = outbox_url.startswith(kind)
+    if is_there and kind == "sqlite":
+        is_there, place = urls.part("sqlite.outbox").is_in(connection, outbox_url)
+    if not is_there:
         raise errors.UsageError(
-            f"The connection is to {kind}; the outbox of app {registry.name} is {redact.shown_url(outbox_url)}.",
+            f"The connection is to {place}; the outbox of app {registry.name} is {redact.shown_url(outbox_url)}.",
             meaning="No worker would look into the connection's database for messages. Nothing was sent.",
             todo="Connect to the outbox's database, or give the app outbox= with this one. For an outbox in DynamoDB,"
             " put job.outbox_item(payload) into the transaction.",

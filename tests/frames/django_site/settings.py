@@ -13,6 +13,8 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes", "django.contrib.auth", "onefold.django", "tests.frames.django_site",
     *(["django_tasks"] if django.VERSION < (6,) else []),
 ]  # fmt: skip
+if os.environ.get("SITE_BARE"):
+    INSTALLED_APPS.remove("onefold.django")
 if os.environ.get("SITE_ADMIN"):
     INSTALLED_APPS += ["django.contrib.admin", "django.contrib.messages", "django.contrib.sessions"]
     MIDDLEWARE = [

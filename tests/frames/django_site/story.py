@@ -20,7 +20,7 @@ from django.db import transaction
 from django.utils import timezone
 
 import onefold
-from onefold.django import settings
+from onefold.django import orm, settings
 from onefold.django.declaring import id_of
 from tests.frames.django_site import tasks
 from tests.frames.django_site.models import Order, Parcel
@@ -192,6 +192,39 @@ def in_memory() -> dict[str, Any]:
     }
 
 
+def declare_transactional(number: str) -> None:
+    """A task whose rows cannot be in the transaction of its run."""
+    Order.objects.create(number=number)
+
+
+def run_transactional() -> str:
+    """What a job gets that uses the ORM in its run's transaction, where the engine is in another place."""
+    app = onefold.App("alone")
+
+    @app.job(app.queue("orders"), key="{number}", effect="transactional")
+    def place(order: dict[str, str], ctx: onefold.Context) -> None:
+        said.append(refused(partial(write, ctx, order["number"])))
+
+    def write(ctx: onefold.Context, number: str) -> None:
+        with orm(ctx):
+            Order.objects.create(number=number)
+
+    said: list[str] = []
+    with onefold.testing.inline(app) as world:
+        place.send({"number": "o-9"})
+        world.run()
+    return said[0]
+
+
+def elsewhere() -> dict[str, Any]:
+    """Transactional work where the engine is in another file than the database."""
+    return {
+        "task": refused(lambda: task(effect="transactional")(declare_transactional).enqueue("o-8")),
+        "job": run_transactional(),
+        "orders": Order.objects.count(),
+    }
+
+
 def joining() -> dict[str, Any]:
     """On PostgreSQL: rows and tasks in one transaction, by the outbox that the migration has made."""
 
@@ -211,13 +244,15 @@ def joining() -> dict[str, Any]:
     told["after"] = [refused(one.refresh).partition(":")[0] for one in results]
     told["states"] = [str(one.status) for one in results]
     told["orders"] = list(Order.objects.values_list("number", flat=True))
+    told["transactional"] = [elsewhere()[name] for name in ("task", "job")]
     return told
 
 
 if __name__ == "__main__":
     call_command("migrate", run_syncdb=True, verbosity=0)
     programs = {
-        one.__name__: one for one in (all_kinds, crashing, checking, declaring, admin, connecting, in_memory, joining)
+        one.__name__: one
+        for one in (all_kinds, crashing, checking, declaring, admin, connecting, in_memory, joining, elsewhere)
     }
     answer = programs[sys.argv[1]]()
     sys.stdout.write(json.dumps(answer, default=str))

@@ -18,7 +18,7 @@ def ship(number: str, grams: int = 1) -> str:
     return f"{number}:{grams}"
 
 
-@task(key="{number}", effect="transactional", retry=onefold.Retry(attempts=1))
+@task(key="{number}", effect=os.environ.get("SITE_EFFECT", "transactional"), retry=onefold.Retry(attempts=1))
 def book(number: str, fails: bool = False) -> int:
     """Writes rows by the ORM, with savepoints; enqueues another task; perhaps fails after that."""
     order = Order.objects.get(number=number)

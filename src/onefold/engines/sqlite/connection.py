@@ -177,7 +177,16 @@ forks.when_held(_free_torn)
 
 _TRANSACTIONS: Final = frozenset({sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
 _PRAGMAS_THAT_READ: Final = frozenset(
-    {"foreign_key_list", "index_info", "index_list", "index_xinfo", "table_info", "table_list", "table_xinfo"}
+    {
+        "database_list",
+        "foreign_key_list",
+        "index_info",
+        "index_list",
+        "index_xinfo",
+        "table_info",
+        "table_list",
+        "table_xinfo",
+    }
 )
 _PRAGMAS_THAT_ANSWER: Final = frozenset({"foreign_keys", "read_uncommitted"})  # if without a value; SQLAlchemy asks
 _COMMITTED_MAX: Final = 1_000

@@ -57,6 +57,14 @@ def takes(connection: sqlite3.Connection, engine_url: str) -> bool:
             raise callers.unusable(error) from error
 
 
+def is_in(connection: sqlite3.Connection, outbox_url: str) -> tuple[bool, str]:
+    """Whether the connection's file is the one with the outbox of that URL; and the connection's file."""
+    with callers.plain(connection):
+        file = callers.file_of(connection) or ""
+    found = inode(file)
+    return found is not None and found == inode(path_of(outbox_url, outbox_url.partition("://")[2])), file
+
+
 def put(connection: sqlite3.Connection, app: str, messages: Sequence[tuple[str, str]]) -> None:
     """Write messages, in order, inside the transaction that is open on the connection; all or none.
 
