@@ -16,12 +16,13 @@ from click.testing import CliRunner
 
 import onefold
 from onefold.admin.reading import ExpectedOutcome
-from onefold.cli import render, selection
+from onefold.cli import selection
 from onefold.cli.commands import dlq
 from onefold.cli.program import COMMANDS, program
 from onefold.clock import SystemClock
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SystemEntropy
+from onefold.observe.wording import with_target
 from tests.faces.conftest import Shell
 
 
@@ -573,10 +574,10 @@ def test_words_for_every_fate_and_end() -> None:
 
 
 def test_commands_are_given_the_target_they_were_asked_with() -> None:
-    assert render.with_target("onefold held list", "shop:app") == "onefold held list shop:app"
-    assert render.with_target("onefold held list", "") == "onefold held list"
-    assert render.with_target("Is a worker running?", "shop:app") == "Is a worker running?"
-    assert render.with_target("onefold dlq edit 1 --set a=b   (if wrong)", "shop:app") == (
+    assert with_target("onefold held list", "shop:app") == "onefold held list shop:app"
+    assert with_target("onefold held list", "") == "onefold held list"
+    assert with_target("Is a worker running?", "shop:app") == "Is a worker running?"
+    assert with_target("onefold dlq edit 1 --set a=b   (if wrong)", "shop:app") == (
         "onefold dlq edit 1 --set a=b shop:app   (if wrong)"
     )
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from onefold.cli.render import with_target
+from onefold.observe.wording import with_target
 from tests.faces.conftest import Shell
 from tests.faces.test_suggested_commands import work
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from onefold.cli.render import with_target
+from onefold.observe.wording import with_target
 from onefold.redact import command
 from tests.faces.conftest import Shell
 
@@ -119,3 +119,18 @@ def test_what_is_suggested_is_not_refused(shell: Shell) -> None:
     assert not suggested(shown, "onefold dlq redrive")
     assert [words[-2:] for words in suggested(shown, "onefold dlq edit")] == [["--new-key", "twins:app"]]
     assert suggested(shown, "onefold dlq purge") == [["dlq", "purge", letter["message_id"], "twins:app"]]
+
+
+def test_empty_lists_name_the_app_that_was_asked_about(shell: Shell) -> None:
+    (shell.folder / "one.py").write_text(BOOK_ONE)
+    shell("send", "one:app", "ship", '{"id": "1"}')
+    assert "No worker is running. Start one: onefold worker one:app" in shell("workers", "list", "one:app")
+    assert "or onefold watch one:app" in " ".join(shell("alarms", "list", "one:app").split())
+
+
+BOOK_ONE = """\
+import onefold
+app = onefold.App("one", url="sqlite:///one.db")
+@app.job(app.queue("orders"), key="{id}")
+def ship(order: dict) -> None: ...
+"""

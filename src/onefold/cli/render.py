@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from onefold import redact
 from onefold.observe.timeline import Line
-from onefold.observe.wording import age
+from onefold.observe.wording import age, with_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -311,21 +311,6 @@ def todo(steps: Iterable[str], target: str = "") -> None:
     """Print next steps; commands get this command's target, so that they can be copied and pasted."""
     for step in steps:
         line(f"  {with_target(step, target)}", "cyan" if step.startswith("onefold ") else "")
-
-
-def with_target(step: str, target: str) -> str:
-    """A command with the target of the running one; other advice unchanged, except for a command at its end."""
-    if target and not target.startswith("-"):
-        step = step.replace("onefold worker <module>:<app>", f"onefold worker {target}")
-    if (": onefold resume " in step or ": onefold names give " in step) and target:
-        return f"{step} {target}"
-    if not step.startswith("onefold ") or not target:
-        return step
-    command, gap, remark = step.partition("   (")
-    before, sign, word = command.partition(" -- ")
-    if sign and target.startswith("-"):  # after `--` it would not be an option
-        return f"{before} {target} -- {word}{gap}{remark}"
-    return f"{command} {target}{gap}{remark}"
 
 
 TARGET: Final = "onefold.target"  # in click's context: how to name what the running command works on

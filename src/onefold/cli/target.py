@@ -31,6 +31,7 @@ from onefold.cli import render
 from onefold.engines.composite import NoQueues
 from onefold.engines.urls import SERVERS, is_records_alone
 from onefold.errors import NotFoundError, OnefoldError, UsageError
+from onefold.observe.wording import with_target
 from onefold.redact import masked, shown_url
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,6 +42,7 @@ _URLS = "sqlite:///PATH, aws://REGION, dynamodb://REGION/TABLE, redis://HOST/0, 
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 _FORM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _MEMORY = "sqlite://:memory:"
+_OPEN_USER = re.compile(r"(postgres(?:ql)?://)[\w.-]+@")
 
 
 def by_url(function: F) -> F:
@@ -201,7 +203,7 @@ class Target:
             if self.app is not None and context.command.name != "status":  # which shows it among its warnings
                 for one in queues.drift(self._session, self.app.registry.queue_settings()):
                     render.note(f"! {one.text}")
-                    render.note(f"  {render.with_target('onefold queue apply', self.words)}")
+                    render.note(f"  {with_target('onefold queue apply', self.words)}")
         return self._session
 
 
@@ -221,7 +223,8 @@ def find(app: str | None, url: str | None = None, *, records: bool = False) -> T
     if url is not None and not is_url(url):
         raise not_a_target(url)
     words = app or (f"--url {url}" if url is not None else "")
-    if masked(words) != words:
+    plain = _OPEN_USER.sub(r"\1", words)  # the name of a user without a password is no secret there
+    if masked(plain) != plain:
         words = "--url URL"  # the one given has a secret, and commands are copied into tickets
     elif words:
         words = f"--url {shlex.quote(url)}" if url is not None else shlex.quote(words)

@@ -1,4 +1,4 @@
-"""How times, durations and operations are written for people, in logs, timelines and tables.
+"""How times, durations, operations and next commands are written for people, in logs, timelines and tables.
 
 Pure: integers and strings in, short strings out. Never here: colours, columns, or a person's time zone (instants are in
 UTC here; `cli/render.py` turns them into local time). Invariant: a duration is never overstated by more than its last
@@ -68,3 +68,18 @@ def one_line(text: str, characters_max: int = 500) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 message`, `2 messages`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def with_target(step: str, target: str) -> str:
+    """A command with the target of the running one; other advice unchanged, except for a command at its end."""
+    if target and not target.startswith("-"):
+        step = step.replace("onefold worker <module>:<app>", f"onefold worker {target}")
+    if (": onefold resume " in step or ": onefold names give " in step) and target:
+        return f"{step} {target}"
+    if not step.startswith("onefold ") or not target:
+        return step
+    command, gap, remark = step.partition("   (")
+    before, sign, word = command.partition(" -- ")
+    if sign and target.startswith("-"):  # after `--` it would not be an option
+        return f"{before} {target} -- {word}{gap}{remark}"
+    return f"{command} {target}{gap}{remark}"

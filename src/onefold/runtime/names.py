@@ -135,7 +135,7 @@ def _check(found: Mapping[str, Versioned | None], app: str | None) -> None:
             " done, and its own work would be lost. Nothing was run.",
             todo="Give one of them another name=, or a store of its own."
             + (
-                f" If the app was renamed or the job moved here: onefold names give {shlex.quote(name)} --to {app}"
+                f" If the app was renamed or the job moved here: `onefold names give {shlex.quote(name)} --to {app}`"
                 if app
                 else ""
             ),

@@ -90,6 +90,7 @@ class Page:
         hide_payloads: do not show bodies, attributes and results.
         hide_fields: names of fields in these that are not shown: `email`, `card.number`.
         redrives: the redrives that it has begun; a new, empty list unless given.
+        target: how commands that the page shows name the app or the engine; empty: they do not.
 
     Raises:
         UsageError: anybody could open it, or Jinja2 is missing.
@@ -105,6 +106,7 @@ class Page:
         hide_payloads: bool = False,
         hide_fields: Sequence[str] = (),
         redrives: RunningRedrives | None = None,
+        target: str = "",
     ) -> None:
         access.check()
         rendering.environment()
@@ -114,6 +116,7 @@ class Page:
         self._base_path = f"/{base_path.strip('/')}" if base_path.strip("/") else ""
         self._hiding = Hiding(payloads=hide_payloads, fields=tuple(one.lower() for one in hide_fields))
         self._redrives = redrives or RunningRedrives()
+        self._target = target
         self._numbers = EngineNumbers(session, app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -190,6 +193,7 @@ class Page:
             role=request.role,
             hiding=self._hiding,
             redrives=self._redrives,
+            target=self._target,
         )
         try:
             if found is None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.admin.session import AdminSession
+from onefold.observe.wording import with_target
 from onefold.web.exchange import WebRequest, address
 from onefold.web.hiding import Hiding
 from onefold.web.redrives import RunningRedrives
@@ -42,6 +43,16 @@ class View(Struct, frozen=True, kw_only=True):
     role: Role
     hiding: Hiding
     redrives: RunningRedrives
+    target: str = ""
+
+    def step(self, command: str, *, of_app: bool = False) -> str:
+        """A next step with what the page was started with: an app, or `--url URL`.
+
+        Args:
+            of_app: the command is one that needs an app; it is named as MODULE:APP where the page knows no module.
+        """
+        named = self.target if self.target and not (of_app and self.target.startswith("-")) else ""
+        return with_target(command, named or ("MODULE:APP" if of_app else ""))
 
     @property
     def read_only(self) -> bool:

@@ -26,7 +26,7 @@ from onefold.observe.alarm_targets import QUEUE, names
 from onefold.observe.alarms import ALARMS
 from onefold.observe.incidents import Report, history
 from onefold.observe.watch import Watch, beside
-from onefold.observe.wording import age, counted, instant
+from onefold.observe.wording import age, counted, instant, with_target
 from onefold.options import WorkerSettings
 from onefold.runner import worker_setup as workers
 from onefold.runner.worker import Worker
@@ -67,7 +67,8 @@ def _draw_table() -> None:
 
 def _draw_now(now: admin.AlarmsNow, words: str) -> None:
     if not now.watched:
-        line("Nobody evaluates alarms: start a worker whose app calls app.alarms(...), or onefold watch.", "yellow")
+        watch = with_target("onefold watch", words)
+        line(f"Nobody evaluates alarms: start a worker whose app calls app.alarms(...), or {watch}", "yellow")
     if not now.alarms:
         line("No alarm is on.")
     for one in now.alarms:

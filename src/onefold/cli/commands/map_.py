@@ -21,7 +21,7 @@ from onefold.cli import render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number, some, zoned
 from onefold.maps.state import OtherDriverError
-from onefold.observe.wording import age
+from onefold.observe.wording import age, with_target
 
 if TYPE_CHECKING:
     from onefold.outside import Waiter
@@ -198,7 +198,7 @@ def _followed(app: App, run: str, report: Callable[[MapProgress], None], again: 
             since_ms = None
         elif since_ms is not None and opened.clock.monotonic_ms() - since_ms >= _IDLE_MS:
             since_ms = None
-            worker = render.with_target("onefold worker", again)
+            worker = with_target("onefold worker", again)
             render.note(f"Nothing has begun yet: is a worker of {again or app.name} running? `{worker}` starts one.")
         opened.clock.wait(never, _LOOK_MS)
         found = admin.progress(app, run)
@@ -268,7 +268,7 @@ def _draw(found: MapProgress, rows: list[admin.Quarantined], words: str) -> None
         line(f"  began {zoned(found.started_at_ms)}, took {took}{tolerated}")
         line(f"  results: {found.results}")
     elif not found.over:
-        line(f"  to show it again: {render.with_target(f'onefold map show {found.run}', words)}", "dim")
+        line(f"  to show it again: {with_target(f'onefold map show {found.run}', words)}", "dim")
     if rows:
         heads = [Column("line", right=True), Column("reason", folds=True)]
         render.draw(render.table(heads, [(number(row.line), row.reason) for row in rows]))

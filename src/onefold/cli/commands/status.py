@@ -19,7 +19,7 @@ from onefold.admin.days import range_of
 from onefold.cli import render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, ago, line, number, some
-from onefold.observe.wording import age
+from onefold.observe.wording import age, with_target
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -105,7 +105,7 @@ def picture(status: admin.Status, words: str = "") -> RenderableType:
         parts += [
             Text(),
             render.hanging(warning.text, "! ", "    ", "yellow"),
-            Text(render.one_line(f"  {render.with_target(warning.todo, words)}"), style="cyan"),
+            Text(render.one_line(f"  {with_target(warning.todo, words)}"), style="cyan"),
         ]
     return Group(*parts)
 
@@ -176,7 +176,7 @@ def stuck(words: tuple[str, ...], url: str | None) -> Answer:
 def _draw_stuck(silent: list[admin_stuck.StuckRun], orphans: list[admin.Warning], words: str) -> None:
     for one in orphans:
         render.draw(render.hanging(one.text, "! ", "    "))
-        line(f"  {render.with_target(one.todo, words)}")
+        line(f"  {with_target(one.todo, words)}")
     if not silent and orphans:
         return
     if not silent:

@@ -90,6 +90,7 @@ def command(words: tuple[str, ...], url: str | None, port: int, token: str | Non
         found.session,
         access=access,
         app=found.app,
+        target=found.words,
         base_path=given["base_path"],
         hide_payloads=given["hide_payloads"],
         hide_fields=[one.strip() for one in (given["hide_fields"] or "").split(",") if one.strip()],

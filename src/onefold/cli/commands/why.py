@@ -19,7 +19,7 @@ from onefold.cli.outcomes import VERDICTS, draw_examples
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, line
 from onefold.errors import UsageError
-from onefold.observe.wording import age, counted, instant
+from onefold.observe.wording import age, counted, instant, with_target
 
 _RESULT_CHARACTERS = 200
 
@@ -68,7 +68,7 @@ def _of_day(words: tuple[str, ...], url: str | None, job: str | None, tenant: st
     except UsageError as error:
         if app is None and url is None:
             raise target.not_a_target(text, nor="a date") from None
-        alone = render.with_target(redact.command("onefold why", name), app or f"--url {url}")
+        alone = with_target(redact.command("onefold why", name), app or f"--url {url}")
         raise UsageError(error.what, todo=f"{error.todo} Of a key alone: {alone}") from None
     found = target.find(app, url)
     answer = days.explain(found.session, found.app.schedules if found.app is not None else {}, name, text)

@@ -11,7 +11,7 @@ from onefold.admin import activity as admin
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line
-from onefold.observe.wording import counted
+from onefold.observe.wording import counted, with_target
 
 command = Group("workers", help="Workers: list, drain.", no_args_is_help=True)
 
@@ -27,12 +27,12 @@ def list_workers(words: tuple[str, ...], url: str | None) -> Answer:
     app, _ = target.split(words, 0, names="")
     found = target.find(app, url, records=True)
     there = admin.workers(found.session)
-    return Answer(there, draw=lambda: _draw(there, found.session.now_ms()))
+    return Answer(there, draw=lambda: _draw(there, found.session.now_ms(), found.words))
 
 
-def _draw(there: admin.Workers, now_ms: int) -> None:
+def _draw(there: admin.Workers, now_ms: int, words: str) -> None:
     if not there.workers:
-        line("No worker is running. Start one: onefold worker shop:app")
+        line(with_target("No worker is running. Start one: onefold worker <module>:<app>", words))
         return
     columns = [
         Column("worker", folds=True), Column("state"), Column("since", right=True), Column("where", folds=True),
