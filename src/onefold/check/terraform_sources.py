@@ -28,7 +28,6 @@ _TOKEN: Final = re.compile(
     re.DOTALL,
 )
 _REDRIVE: Final = re.compile(r"jsonencode\(\s*\{(?P<body>[^{}]*)\}\s*\)", re.DOTALL)
-_PAIR: Final = re.compile(r'"?(\w+)"?\s*[=:]\s*("?[\w.\-]+(?:\[[^\]\n]*\])?[\w.]*"?)\s*(?:,|\n|$)')
 
 
 class Written(Struct, frozen=True):
@@ -61,7 +60,11 @@ def written_in(folder: Path) -> dict[str, dict[str, Written]]:
 def redrive_of(text: str) -> tuple[str, int] | None:
     """The reference and the maximum of a redrive policy that is written out with `jsonencode`; None for any other text."""
     match = _REDRIVE.fullmatch(text.strip())
-    pairs = dict(_PAIR.findall(match["body"])) if match else {}
+    pairs: dict[str, str] = {}
+    for line in match["body"].replace(",", "\n").split("\n") if match else ():
+        if line.strip():
+            name, _, value = line.partition("=" if "=" in line else ":")
+            pairs[name.strip().strip('"')] = value.strip()
     count = pairs.get("maxReceiveCount", "").strip('"')
     if pairs.keys() != {"deadLetterTargetArn", "maxReceiveCount"} or not count.isdecimal() or len(count) > 9:
         return None
