@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
-from onefold import forks
+from onefold import errors, forks
 from onefold.contracts.admin import Transferred
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
+from onefold.engines.sqlite.connection import FileConnection, refuse_stale
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.engines.sqlite.processes import are_dead
 from onefold.entropy import SystemEntropy
@@ -123,3 +126,33 @@ def test_a_file_that_a_daemon_has_closed_already_is_no_error(engine: SqliteEngin
         assert in_child(lambda: (str(engine.appear()) != real_path, said)) == "(True, [])"
     os.dup2(copy, presence._file)
     os.close(copy)
+
+
+def test_a_log_that_goes_with_its_last_connection_is_no_other_log(tmp_path: Path) -> None:
+    """A fork closes all connections; a thread that opens one when SQLite has just removed the log is not refused."""
+    path = str(tmp_path / "shop.db")
+    refused: list[BaseException] = []
+
+    def log_is_gone() -> None:
+        try:
+            refuse_stale(path, path)
+        except errors.StorageError as error:
+            refused.append(error)
+
+    connection = sqlite3.connect(path, factory=FileConnection)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("CREATE TABLE t (x)")
+    connection.note(path)
+    seen = sys.getprofile()
+
+    def between(_: FrameType, event: str, argument: object) -> None:
+        if event == "c_return" and getattr(argument, "__name__", "") == "close":
+            log_is_gone()
+
+    sys.setprofile(between)
+    try:
+        connection.close()
+    finally:
+        sys.setprofile(seen)
+    assert not os.path.exists(f"{path}-wal")
+    assert refused == []

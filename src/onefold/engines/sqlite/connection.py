@@ -97,8 +97,15 @@ class FileConnection(sqlite3.Connection):
         """Close it, or leave it open for ever."""
         if self._is_left or self._leave_stale():
             return
-        super().close()
-        self._files = None
+        noted, self._files = (
+            self._files,
+            None,
+        )  # the last to close removes the log, which must not look like another one's
+        try:
+            super().close()
+        except BaseException:
+            self._files = noted
+            raise
         _open.pop(id(self), None)
 
     def __del__(self) -> None:
