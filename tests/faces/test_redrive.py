@@ -13,6 +13,7 @@ import onefold
 from onefold.admin import dead_letters, editing, groups, held, queues, redrive, why
 from onefold.admin.dead_letters import Select
 from onefold.admin.redrive import Redrive, Tally
+from onefold.cli.commands import dlq
 from onefold.contracts.queue import Delivery, MoveTo, Reason, RetryIn
 from onefold.contracts.store import RecordKey
 from tests.faces.office import ACTOR, Office, Open, Order
@@ -756,3 +757,15 @@ def test_without_transactions_a_held_message_is_settled_only_while_its_queue_is_
     assert held.settle(apart.session, one.key, done=True, idle=True).group_restarted == 2
     apart.world.run()
     assert apart.office.ran == ["l-1", "l-2"]
+
+
+def test_a_long_redrive_without_a_terminal_reports_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    report = dlq._in_lines(1_200, 100)
+    for sent in range(0, 1_201, 100):
+        report(Tally(selected=1_200, sent=sent, per_second=100))
+    assert capsys.readouterr().err.splitlines() == [
+        "1,200 dead letters at 100 a second at most (--rate): 12s", "sent 500 of 1,200, done 0, back 0",
+        "sent 1,000 of 1,200, done 0, back 0",
+    ]  # fmt: skip
+    dlq._in_lines(500, 100)(Tally(selected=500, sent=500, per_second=100))
+    assert capsys.readouterr().err == ""

@@ -12,6 +12,8 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.admin.session import AdminSession, jobs_of
+from onefold.admin.why import explain
 from onefold.options import WorkerSettings
 from onefold.runner.worker_setup import make_worker
 from tests.run.shop import Shop
@@ -106,6 +108,9 @@ def test_what_has_not_started_is_cancelled() -> None:
         assert [name for name, _ in shop.calls] == ["o-2"]
         rows = app_rows(shop)
         assert [(row.event, row.key.key) for row in rows if row.event == "removed"] == [("removed", "o-1")]
+        (story,) = explain(AdminSession(shop.app.runtime(), actor="person:ann", jobs=jobs_of(shop.app)), "o-1").stories
+        assert "cancelled it at" in story.text
+        assert [line.text for line in story.lines if line.event == "removed"] == ["message cancelled by the program"]
 
 
 def app_rows(shop: Shop) -> list[Any]:

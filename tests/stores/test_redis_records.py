@@ -143,7 +143,7 @@ def test_every_field_is_kept() -> None:
 
 def test_a_value_of_somebody_elses_stops_its_operation_and_no_other(books: RedisBackend, direct: redis.Redis) -> None:
     direct.set(NAMES.record(KEY), "something else")
-    other = RecordKey("", "job", "other")
+    other = RecordKey(KEY.scope, KEY.job, "other")
     foreign, taken = books.store.claim([ask(), ask(other)], NOW)
     assert isinstance(foreign, Unreadable)
     assert "job 'key' is not a record" in foreign.what
@@ -156,6 +156,9 @@ def test_a_value_of_somebody_elses_stops_its_operation_and_no_other(books: Redis
     assert books.store.write([(hold, complete())], NOW) == [True]
     with pytest.raises(errors.StorageError, match="is not a record"):
         books.store.read([KEY], NOW)
+    with pytest.raises(errors.StorageError, match="is not a record"):  # why and status say what a call says
+        books.records.find(KEY.key)
+    assert [one.key for one in books.records.find("other")] == [other]
 
 
 def test_a_call_is_not_made_where_something_else_is_stored(books: RedisBackend, direct: redis.Redis) -> None:

@@ -400,7 +400,11 @@ def _gone(record: Record | None, evidence: Evidence) -> OperationState:
     if record is None and is_call(evidence):
         text = "No record of this key is left (expired, deleted, flushed); the next call with this key runs it."
         return OperationState(state="gone", text=text, todo=())
-    who = f" {ended.actor} removed it at {evidence.say(ended.at_ms)}." if ended is not None else ""
+    who = ""
+    if ended is not None:
+        is_cancel = ended.detail.get("by") == "cancel"
+        by = f"A program (owner {ended.actor}) cancelled" if is_cancel else f"{ended.actor} removed"
+        who = f" {by} it at {evidence.say(ended.at_ms)}."
     status = f"its record says {record.status}" if record is not None else "nothing is recorded under its key"
     return OperationState(
         state="gone",

@@ -352,7 +352,10 @@ _DESCRIPTIONS: Mapping[str, Callable[[Detail], Description]] = {
     "resent": lambda detail: ("sent again by a repair, under its own key", _said_why(detail, "")),
     "redrive": _redrive,
     "edit": _edit,
-    "removed": lambda detail: ("message deleted by an operator", _said_why(detail, "")),
+    "removed": lambda detail: (
+        f"message {'cancelled by the program' if detail.get('by') == 'cancel' else 'deleted by an operator'}",
+        _said_why(detail, ""),
+    ),
     "settled": _settled,
 }
 _WITH_EVIDENCE: Mapping[str, Callable[[Detail, Evidence], Description]] = {

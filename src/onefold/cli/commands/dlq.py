@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
@@ -30,7 +31,7 @@ from onefold.cli.render import Column, ago, line, number
 from onefold.contracts.admin import Peeked
 from onefold.errors import NotFoundError, UsageError
 from onefold.observe.operation_state import both
-from onefold.observe.wording import counted, instant
+from onefold.observe.wording import age, counted, instant
 
 command = Group("dlq", help="Dead letters: list, show, edit, redrive, purge.", no_args_is_help=True)
 
@@ -465,7 +466,7 @@ def redrive(
         select=wanted,
         idle=idle,
     )
-    tally = _run(work, len(messages))
+    tally = _run(work, len(messages), rate)
     code = 1 if tally.end in ("failing-again", "no-worker") else 0
     return Answer(tally, draw=lambda: _draw_tally(tally, found), code=code)
 
@@ -504,9 +505,10 @@ def _draw_foreseen(foreseen: list[redriving.Foreseen]) -> None:
 
 
 def _counts(foreseen: list[redriving.Foreseen]) -> str:
-    return ", ".join(f"{count} would {_WOULD[outcome]}" for outcome, count in _outcomes(foreseen).items())
+    return ", ".join(f"{count:,} would {_WOULD[outcome]}" for outcome, count in _outcomes(foreseen).items())
 
 
+_LINE_S: Final = 5
 _WOULD: Final[dict[ExpectedOutcome, str]] = {
     "run": "run",
     "answered": "be answered",
@@ -520,11 +522,28 @@ _WOULD: Final[dict[ExpectedOutcome, str]] = {
 }
 
 
-def _run(work: redriving.Redrive, total: int) -> redriving.Tally:
+def _in_lines(total: int, rate: int) -> Callable[[redriving.Tally], None]:
+    """Reports a redrive in lines: of a long one when it begins, and after each five seconds' worth of messages."""
+    step = _LINE_S * rate
+    if total > step:
+        render.note(f"{total:,} dead letters at {rate:,} a second at most (--rate): {age(total * 1_000 // rate)}")
+    shown = 0
+
+    def report(tally: redriving.Tally) -> None:
+        nonlocal shown
+        over = tally.sent + tally.gone + tally.stopped
+        if total > step and over // step > shown // step:
+            shown = over
+            render.note(f"sent {tally.sent:,} of {total:,}, done {tally.done:,}, back {tally.came_back:,}")
+
+    return report
+
+
+def _run(work: redriving.Redrive, total: int, rate: int) -> redriving.Tally:
     """Carry out a redrive, with a progress bar on a terminal; an interrupt does not undo what was sent."""
     if render.is_quiet() or not render.console(stderr=True).is_terminal:
         try:
-            return work.run(lambda _: None)
+            return work.run((lambda _: None) if render.is_quiet() else _in_lines(total, rate))
         except KeyboardInterrupt:
             return msgspec.structs.replace(work.tally, end="interrupted")
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn

@@ -431,14 +431,23 @@ class RedisRecords:
             first += _PAGE
 
     def find(self, key: str, limit: int = 20) -> list[Record]:
-        """Records whose business key is exactly `key`, newest change first; tries every scope and job with records."""
+        """Records whose business key is exactly `key`, newest change first; tries every scope and job with records.
+
+        Raises:
+            StorageError: there is none, and what is stored in the place of one is not a record.
+        """
         found: dict[RecordKey, Record] = {}
+        foreign: errors.StorageError | None = None
         for jobs in self._server.members(self._names.jobs, _PAGE):
             keys = [key_at(f"{job.decode()}|{key}") for job in jobs]
-            stored = [one.record for one in self._changer.read(keys) if one.record is not None]
+            read = self._changer.read(keys)
+            foreign = next((one.error for one in read if one.error is not None), foreign)
+            stored = [one.record for one in read if one.record is not None]
             found |= {record.key: record for record in stored}
             newest = nlargest(limit, found.values(), key=lambda record: record.updated_at_ms)
             found = {record.key: record for record in newest}
+        if foreign is not None and not found:
+            raise foreign
         return list(found.values())
 
     def settle(self, key: RecordKey, decision: ManualDecision, now_ms: int) -> bool:
