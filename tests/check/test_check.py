@@ -16,7 +16,7 @@ import pytest
 
 from onefold.check.checking import check
 from onefold.check.fixing import fixed
-from onefold.check.rules import RULES, Rule
+from onefold.check.rules import RULES, CheckRule
 from onefold.cli import main
 from tests.check.sarif_parts import SARIF
 
@@ -63,7 +63,7 @@ def test_a_right_template_has_none(file: Path) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda one: one.id)
-def test_each_rule_has_two_wrong_templates_in_two_languages_and_a_page(rule: Rule) -> None:
+def test_each_rule_has_two_wrong_templates_in_two_languages_and_a_page(rule: CheckRule) -> None:
     rule_id = rule.id
     wrong = [one for one in WRONG if any(each.startswith(rule_id) for each in expected(one))]
     cases = {language: {one.stem for one in wrong if one.suffix == language} for language in (".yaml", ".json")}

@@ -14,11 +14,11 @@ import pytest
 
 from onefold.check import collect_python as collecting
 from onefold.check.call_graph import STEPS_MAX
-from onefold.check.checking import Checked, check
+from onefold.check.checking import CheckedInput, check
 from onefold.check.collect_python import collect_python
 from onefold.check.documents import read_document
 from onefold.check.python_modules import Module
-from onefold.check.rules import RULES, Rule
+from onefold.check.rules import RULES, CheckRule
 from onefold.cli import main
 
 CODE = Path(__file__).parent / "code"
@@ -34,7 +34,7 @@ def expected(path: Path) -> list[str]:
     return [] if head == "nothing" else sorted(head.split(", "))
 
 
-def looked(*paths: Path) -> Checked:
+def looked(*paths: Path) -> CheckedInput:
     return check(paths, RULES, TODAY, preview=True)
 
 
@@ -64,7 +64,7 @@ def test_right_code_has_none(path: Path) -> None:
 
 
 @pytest.mark.parametrize("rule", OF_CODE, ids=lambda one: one.id)
-def test_each_rule_of_code_has_two_wrong_ones(rule: Rule) -> None:
+def test_each_rule_of_code_has_two_wrong_ones(rule: CheckRule) -> None:
     wrong = [one for one in WRONG if any(each.startswith(rule.id) for each in expected(one))]
     assert len(wrong) >= 2, wrong
 

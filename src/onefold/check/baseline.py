@@ -19,7 +19,7 @@ from onefold.errors import NotFoundError, StorageError, UsageError
 FILE_BYTES_MAX: Final = 33_554_432
 
 
-class Known(Struct, frozen=True):
+class KnownFindings(Struct, frozen=True):
     """A finding of the file; what is beside the fingerprint is for those who read it."""
 
     fingerprint: str
@@ -32,7 +32,7 @@ class Baseline(Struct, frozen=True):
     """The file."""
 
     version: Literal[1]
-    findings: list[Known]
+    findings: list[KnownFindings]
 
 
 def read_baseline(path: Path) -> frozenset[str]:
@@ -71,7 +71,7 @@ def write_baseline(path: Path, findings: Iterable[Finding], root: Path) -> int:
         StorageError: it cannot be written; then it is as it was.
     """
     known = {
-        one.fingerprint: Known(one.fingerprint, one.rule, _relative(one.source.file, root), one.resource)
+        one.fingerprint: KnownFindings(one.fingerprint, one.rule, _relative(one.source.file, root), one.resource)
         for one in findings
     }
     listed = sorted(known.values(), key=lambda one: (one.file, one.rule, one.resource, one.fingerprint))

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from onefold.check.facts import AlarmFacts, MetricFacts, ScheduleFacts, Setting
+from onefold.check.facts import AlarmFacts, MetricFacts, ResourceSetting, ScheduleFacts
 from onefold.check.findings import Finding, Fix, Related
-from onefold.check.model import Function, Mapping, Model, Queue, inserted
+from onefold.check.model import Model, ModelFunction, ModelMapping, ModelQueue, inserted
 
 VISIBLE: Final = "ApproximateNumberOfMessagesVisible"
 NOT_VISIBLE: Final = "ApproximateNumberOfMessagesNotVisible"
@@ -23,7 +23,7 @@ GAUGES: Final = frozenset({VISIBLE, NOT_VISIBLE, OLDEST, "ApproximateNumberOfMes
 OURS: Final = frozenset({"AWS/SQS", "AWS/Lambda", "AWS/Scheduler", "AWS/Events", "AWS/States"})
 
 
-def _watched(model: Model, queue: Queue, kinds: frozenset[str]) -> list[AlarmFacts]:
+def _watched(model: Model, queue: ModelQueue, kinds: frozenset[str]) -> list[AlarmFacts]:
     """The alarms on some metrics of a queue, those of other conditions too."""
     return [
         alarm
@@ -33,7 +33,7 @@ def _watched(model: Model, queue: Queue, kinds: frozenset[str]) -> list[AlarmFac
     ]
 
 
-def _is_of(metric: MetricFacts, queue: Queue) -> bool:
+def _is_of(metric: MetricFacts, queue: ModelQueue) -> bool:
     name = metric.dimensions.get("QueueName")
     return metric.namespace.value == "AWS/SQS" and name is not None and name.value == queue.facts.name
 
@@ -113,14 +113,14 @@ def alarm_that_never_fires(model: Model) -> Iterator[Finding]:
             )
 
 
-def _function_of(model: Model, metric: MetricFacts) -> Function | None:
+def _function_of(model: Model, metric: MetricFacts) -> ModelFunction | None:
     name = metric.dimensions.get("FunctionName")
     if metric.namespace.value != "AWS/Lambda" or name is None or name.value is None:
         return None
     return next((one for one in model.functions if one.facts.name == name.value.split(":")[0]), None)
 
 
-def _is_watched(model: Model, mappings: list[Mapping]) -> bool:
+def _is_watched(model: Model, mappings: list[ModelMapping]) -> bool:
     """Whether an alarm looks at a queue of these mappings or at its dead letters, or may."""
     sources = [one.queue for one in mappings]
     queues = [*sources, *(None if one is None else one.dead_letters for one in sources)]
@@ -150,7 +150,7 @@ def _of_existing(model: Model) -> Iterator[tuple[AlarmFacts, MetricFacts]]:
             yield alarm, metric
 
 
-def _queue_of(model: Model, metric: MetricFacts) -> Queue | None:
+def _queue_of(model: Model, metric: MetricFacts) -> ModelQueue | None:
     return next((one for one in model.queues if _is_of(metric, one)), None)
 
 
@@ -242,7 +242,7 @@ def alarm_without_action(model: Model) -> Iterator[Finding]:
         )
 
 
-def _is_none(actions: Setting[list[Any]]) -> bool:
+def _is_none(actions: ResourceSetting[list[Any]]) -> bool:
     """Whether there is certainly no action."""
     return actions.is_absent or actions.value == []
 

@@ -16,10 +16,10 @@ from onefold.check.python_values import UNKNOWN, Roles, Value, Values, met
 ROUNDS_MAX: Final = 6
 REACH_MAX: Final = 500
 STEPS_MAX: Final = 8  # calls from one function to the next
-Sites = list[tuple[ast.Call, "Unit"]]
+Sites = list[tuple[ast.Call, "CallUnit"]]
 
 
-class Unit:
+class CallUnit:
     """A function, or the top level of a module, with its nodes, without those of functions inside it.
 
     Attributes:
@@ -60,19 +60,19 @@ class CallGraph:
 
     def __init__(self, modules: Iterable[Module], values: Values) -> None:
         self.values = values
-        self.units: dict[ast.AST, Unit] = {}
-        self._called: dict[ast.AST, list[Unit]] = {}
+        self.units: dict[ast.AST, CallUnit] = {}
+        self._called: dict[ast.AST, list[CallUnit]] = {}
         for module in modules:
             for node in module.owned:
                 if isinstance(node, (ast.Module, *FUNCTION)):
-                    self.units[node] = Unit(node, module)
+                    self.units[node] = CallUnit(node, module)
 
-    def unit(self, node: ast.AST | None, module: Module) -> Unit | None:
+    def unit(self, node: ast.AST | None, module: Module) -> CallUnit | None:
         """The unit that an expression refers to; None if it is not a function of a file that was read."""
         found = self.values.function(node, module)
         return None if found is None else self.units.get(found[0])
 
-    def called(self, unit: Unit) -> list[Unit]:
+    def called(self, unit: CallUnit) -> list[CallUnit]:
         """The units that a unit can call: every function that is named in it, and the functions inside it."""
         known = self._called.get(unit.node)
         if known is None:
@@ -85,14 +85,14 @@ class CallGraph:
                     known.append(found)
         return known
 
-    def _named(self, node: ast.Name | ast.Attribute, module: Module) -> Unit | None:
+    def _named(self, node: ast.Name | ast.Attribute, module: Module) -> CallUnit | None:
         value = self.values.of(node, module)
         if value.kind == "class" and isinstance(value.of, ast.ClassDef):
             made = (one for one in value.of.body if isinstance(one, FUNCTION) and one.name == "__init__")
             return self.units.get(next(made, value.of))
         return self.units.get(value.of) if value.kind == "function" else None
 
-    def reach(self, unit: Unit) -> list[Unit]:
+    def reach(self, unit: CallUnit) -> list[CallUnit]:
         """A unit and what it can call, directly or indirectly, the nearest first; steps and functions are bounded."""
         found, nearest = {unit: None}, [unit]
         for _ in range(STEPS_MAX):
@@ -102,7 +102,7 @@ class CallGraph:
                 break
         return list(found)[:REACH_MAX]
 
-    def spread(self, initial: Roles, handed: Sequence[tuple[Unit, int, Value]]) -> None:
+    def spread(self, initial: Roles, handed: Sequence[tuple[CallUnit, int, Value]]) -> None:
         """Set what parameters are: first those that are known, then what calls pass to other parameters.
 
         Args:
@@ -134,7 +134,7 @@ class CallGraph:
         found = {key: met(values) for key, values in proposals.items()}
         return {key: value for key, value in found.items() if value != UNKNOWN}
 
-    def _given(self, call: ast.Call, caller: Unit) -> Iterator[tuple[Unit, str, Value]]:
+    def _given(self, call: ast.Call, caller: CallUnit) -> Iterator[tuple[CallUnit, str, Value]]:
         """The parameters that one call sets, and their values: f(x), pool.submit(f, x), pool.map(f, xs), map(f, xs)."""
         module, arguments = caller.module, call.args
         callee = self.unit(call.func, module)

@@ -23,7 +23,7 @@ from onefold.check.findings import SEVERITIES, Finding, Severity, is_remote
 from onefold.check.inputs import Input, read_input
 from onefold.check.joined import Joined, entries_of
 from onefold.check.model import model_of
-from onefold.check.rules import RULES, Rule
+from onefold.check.rules import RULES, CheckRule
 from onefold.check.suppressions import UNUSED, WITHOUT_REASON, Suppression, Suppressions
 from onefold.errors import OnefoldError
 
@@ -40,7 +40,7 @@ class Unread(Struct, frozen=True):
     is_named: bool = True
 
 
-class Checked(Struct, frozen=True, kw_only=True):
+class CheckedInput(Struct, frozen=True, kw_only=True):
     """The result. `findings` in the order of files and lines; those that are suppressed carry the reason.
 
     `files`: templates and plans. `apps`, `accounts`: documents from the caller. `python_files`: also those that templates
@@ -60,7 +60,7 @@ class Checked(Struct, frozen=True, kw_only=True):
         """Those that are neither suppressed nor in the baseline."""
         return [one for one in self.findings if one.status == "new"]
 
-    def beside(self, known: Collection[str]) -> Checked:
+    def beside(self, known: Collection[str]) -> CheckedInput:
         """The same, with the findings marked whose fingerprints are known."""
         findings = (replace(one, is_known=one.fingerprint in known) for one in self.findings)
         return replace(self, findings=tuple(findings))
@@ -73,7 +73,7 @@ class Checked(Struct, frozen=True, kw_only=True):
 
 def check(
     paths: Sequence[Path],
-    rules: Iterable[Rule],
+    rules: Iterable[CheckRule],
     today: date,
     parameters: Mapping[str, str] | None = None,
     *,
@@ -82,7 +82,7 @@ def check(
     preview: bool = False,
     suppressions: Iterable[Suppression] = (),
     report_unused: bool = False,
-) -> Checked:
+) -> CheckedInput:
     """Apply rules to the templates and Python files under some paths.
 
     Args:
@@ -138,7 +138,7 @@ def _text_of(file: str) -> str:
 
 class _Checking:
     def __init__(
-        self, rules: Sequence[Rule], suppressions: Suppressions, *, preview: bool, report_unused: bool
+        self, rules: Sequence[CheckRule], suppressions: Suppressions, *, preview: bool, report_unused: bool
     ) -> None:  # fmt: skip
         self._rules = rules
         self._suppressions = suppressions
@@ -156,7 +156,7 @@ class _Checking:
             if candidate.is_named:
                 self._unread.append(Unread(str(path), error.what, error.todo))
 
-    def checked(self, sources: Sequence[tuple[Path, Path]], named: Collection[str]) -> Checked:
+    def checked(self, sources: Sequence[tuple[Path, Path]], named: Collection[str]) -> CheckedInput:
         read = [*(facts for found in self.templates.values() for facts in found), *self.documents.values()]
         entries = [entries_of(facts) for facts in read]
         collected = collect_python(sources, [one for found in entries for one in found.values()])
@@ -192,7 +192,7 @@ class _Checking:
         findings |= self._in_order(found)
         findings = {key: self._suppressions.applied(one) for key, one in findings.items()}
         findings |= self._in_order(self._of_suppressions())
-        return Checked(
+        return CheckedInput(
             files=tuple(self.templates),
             apps=tuple(one for one in self.documents if not is_remote(one)),
             accounts=tuple(one for one in self.documents if is_remote(one)),

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from onefold.check.duplicate_rules import VISIBILITY_MAX_S, visibility_needed_s
-from onefold.check.facts import RoleFacts, RuleFacts, Setting
+from onefold.check.facts import ResourceSetting, RoleFacts, RuleFacts
 from onefold.check.findings import Finding, Fix, Related
-from onefold.check.model import Function, Mapping, Model, Queue, settled
+from onefold.check.model import Model, ModelFunction, ModelMapping, ModelQueue, settled
 from onefold.check.policies import Request, allows
 
 FIFO_BATCH_MAX: Final = 10
@@ -213,7 +213,7 @@ def group_held_up(model: Model) -> Iterator[Finding]:
         )
 
 
-def _may_hurry(model: Model, mapping: Mapping, queue: Queue) -> bool:
+def _may_hurry(model: Model, mapping: ModelMapping, queue: ModelQueue) -> bool:
     """Whether a function may make what has failed visible again itself, or that cannot be told."""
     function = mapping.function
     return function is None or _allowed(model, function, "sqs:ChangeMessageVisibility", queue) is not False
@@ -250,7 +250,7 @@ def crash_waits_for_visibility(model: Model) -> Iterator[Finding]:
             )
 
 
-def _may(role: RoleFacts, action: str, queue: Queue) -> bool | None:
+def _may(role: RoleFacts, action: str, queue: ModelQueue) -> bool | None:
     request = Request(action=action, resource=f"arn:aws:sqs:::{queue.facts.name}", named=queue.facts.named)
     answers = [allows(one, request) for one in role.policies]
     return True if True in answers else None if None in answers else False
@@ -284,11 +284,11 @@ def backlog_grows(model: Model) -> Iterator[Finding]:
         )
 
 
-def _bound(mapping: Mapping) -> tuple[int | None, str]:
+def _bound(mapping: ModelMapping) -> tuple[int | None, str]:
     """How many invocations a mapping may have at a time, and why; None where that is not known."""
     bounds: list[tuple[int, str]] = [(INVOCATIONS_MAX, "Lambda's bound for a mapping")]
     function = mapping.function
-    settings: list[tuple[Setting[int] | None, str]] = [
+    settings: list[tuple[ResourceSetting[int] | None, str]] = [
         (mapping.concurrency_max, "MaximumConcurrency"),
         (None if function is None else function.facts.reserved, "reserved concurrency"),
     ]
@@ -327,12 +327,12 @@ def sends_to_its_own_queue(model: Model) -> Iterator[Finding]:
         )
 
 
-def _is_of(value: str, queue: Queue) -> bool:
+def _is_of(value: str, queue: ModelQueue) -> bool:
     """Whether a value is the name, URL or ARN of a queue."""
     return value.replace(":", "/").rsplit("/", 1)[-1] == queue.facts.name
 
 
-def _allowed(model: Model, function: Function, action: str, queue: Queue) -> bool | None:
+def _allowed(model: Model, function: ModelFunction, action: str, queue: ModelQueue) -> bool | None:
     """Whether a function's role allows an action on a queue; None: it cannot be told."""
     facts = function.facts
     role = next((one for one in model.possible(RoleFacts) if one.arn and one.arn == facts.role_arn.value), None)
@@ -350,7 +350,7 @@ def _is_harmless(policy: Any) -> bool:
     return isinstance(policy, str) and policy.rsplit("/", 1)[-1].startswith("AWSLambda")
 
 
-def _of_template(policy: Any, queue: Queue) -> Any:
+def _of_template(policy: Any, queue: ModelQueue) -> Any:
     """A policy of a function; SAM's policy templates for queues as the statements that SAM makes of them."""
     for name, actions in SAM_TEMPLATES.items() if isinstance(policy, dict) else ():
         parameters = policy.get(name)

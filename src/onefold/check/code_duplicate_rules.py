@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from onefold.check import duplicate_rules
-from onefold.check.code_facts import Argument, Call, Code, Durable, Handler, Key
+from onefold.check.code_facts import Argument, Code, CodeCall, CodeHandler, Durable, Key
 from onefold.check.collect_python import calls_in
 from onefold.check.findings import Finding, Fix, Related, Severity
 from onefold.check.joined import Joined
@@ -35,7 +35,7 @@ def name_of(function: str) -> str:
     return function.rpartition(":")[2] or "the module"
 
 
-def _of_handler(handler: Handler, text: str) -> Related:
+def _of_handler(handler: CodeHandler, text: str) -> Related:
     return Related(handler.source, handler.name, text)
 
 
@@ -318,7 +318,7 @@ def executions_without_name(code: Code) -> Iterator[Finding]:
             yield _execution(call, name, "warning", why)
 
 
-def _execution(call: Call, name: Argument | None, severity: Severity, why: str) -> Finding:
+def _execution(call: CodeCall, name: Argument | None, severity: Severity, why: str) -> Finding:
     return Finding(
         rule="DUP014",
         severity=severity,

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from onefold.check.findings import Source
+from onefold.check.findings import FindingSource
 from onefold.check.python_values import Origin
 
 
@@ -24,13 +24,13 @@ class Argument(Struct, frozen=True):
     """
 
     text: str
-    source: Source
+    source: FindingSource
     constant: object = None
     origins: frozenset[Origin] = frozenset()
     variable: str | None = None
 
 
-class Call(Struct, frozen=True, kw_only=True):
+class CodeCall(Struct, frozen=True, kw_only=True):
     """An AWS call through boto3.
 
     Attributes:
@@ -42,7 +42,7 @@ class Call(Struct, frozen=True, kw_only=True):
 
     service: str
     operation: str
-    source: Source
+    source: FindingSource
     function: str
     arguments: Mapping[str, Argument]
     is_complete: bool
@@ -70,7 +70,7 @@ class Key(Struct, frozen=True, kw_only=True):
     """
 
     what: str
-    source: Source
+    source: FindingSource
     function: str
     text: str
     origins: frozenset[Origin]
@@ -86,18 +86,18 @@ class Idempotency(Struct, frozen=True, kw_only=True):
         has_context: the decorator registers the Lambda context itself, as `@idempotent` does.
     """
 
-    source: Source
+    source: FindingSource
     function: str
     has_context: bool
     life_s: int | None
-    life: Source
+    life: FindingSource
     is_default_life: bool
 
 
 class Swallowed(Struct, frozen=True, kw_only=True):
     """An `except` or `suppress` after which a failed message counts as processed: nothing is raised, reported or stored."""
 
-    source: Source
+    source: FindingSource
     function: str
     is_batch: bool
 
@@ -109,31 +109,31 @@ class Deletion(Struct, frozen=True, kw_only=True):
         work: for a deletion before the work, the first call that uses the message afterwards.
     """
 
-    source: Source
+    source: FindingSource
     function: str
     how: Literal["finally", "before"]
-    work: Source | None = None
+    work: FindingSource | None = None
     work_text: str = ""
 
 
-class Claim(Struct, frozen=True, kw_only=True):
+class CodeClaim(Struct, frozen=True, kw_only=True):
     """A record that is written with a condition before the work, and that nothing deletes when the work fails.
 
     Attributes:
         source: the conditional write. skip: where a later delivery is skipped. effect: the first call after the write.
     """
 
-    source: Source
+    source: FindingSource
     function: str
-    skip: Source
-    effect: Source
+    skip: FindingSource
+    effect: FindingSource
     effect_text: str
 
 
 class Lock(Struct, frozen=True, kw_only=True):
     """A conditional write of a lock that only the table's TTL releases, `seconds` after the write."""
 
-    source: Source
+    source: FindingSource
     function: str
     attribute: str
     seconds: int
@@ -142,17 +142,17 @@ class Lock(Struct, frozen=True, kw_only=True):
 class Race(Struct, frozen=True, kw_only=True):
     """A record that is read (check) and later written without a condition (source)."""
 
-    source: Source
+    source: FindingSource
     function: str
-    check: Source
+    check: FindingSource
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class CodeStep(Struct, frozen=True, kw_only=True):
     """A step of a durable function that can run more than once, and its effect on another service without a key."""
 
-    source: Source
+    source: FindingSource
     function: str
-    effect: Source
+    effect: FindingSource
     effect_text: str
 
 
@@ -164,15 +164,15 @@ class Durable(Struct, frozen=True, kw_only=True):
         waits: the place, kind and seconds of each wait; None: no timeout. steps: those that send something.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[CodeStep, ...]
 
-    source: Source
-    idempotent: Source | None
+    source: FindingSource
+    idempotent: FindingSource | None
     is_outside: bool
-    waits: tuple[tuple[Source, str, int | None], ...]
+    waits: tuple[tuple[FindingSource, str, int | None], ...]
 
 
-class Handler(Struct, frozen=True, kw_only=True):
+class CodeHandler(Struct, frozen=True, kw_only=True):
     """A function that Lambda invokes with messages of a queue.
 
     Attributes:
@@ -186,7 +186,7 @@ class Handler(Struct, frozen=True, kw_only=True):
 
     name: str
     file: str
-    source: Source
+    source: FindingSource
     answer: Literal["reports", "never", "unknown"]
     is_powertools: bool
     acts: bool
@@ -194,10 +194,10 @@ class Handler(Struct, frozen=True, kw_only=True):
     is_guarded: bool
     registers_context: bool
     swallowed: tuple[Swallowed, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[CodeCall, ...]
     keys: tuple[Key, ...]
     idempotency: tuple[Idempotency, ...]
-    claims: tuple[Claim, ...]
+    claims: tuple[CodeClaim, ...]
     locks: tuple[Lock, ...]
     races: tuple[Race, ...]
     thresholds: tuple[Threshold, ...]
@@ -207,7 +207,7 @@ class Handler(Struct, frozen=True, kw_only=True):
 class Countdown(Struct, frozen=True, kw_only=True):
     """A Celery task that is sent with a countdown, in seconds."""
 
-    source: Source
+    source: FindingSource
     function: str
     seconds: int
 
@@ -215,14 +215,14 @@ class Countdown(Struct, frozen=True, kw_only=True):
 class Timeout(Struct, frozen=True, kw_only=True):
     """Celery's `visibility_timeout`, in seconds."""
 
-    source: Source
+    source: FindingSource
     seconds: int
 
 
 class Threshold(Struct, frozen=True, kw_only=True):
     """The body size in bytes above which the extended SQS client stores a body in S3."""
 
-    source: Source
+    source: FindingSource
     function: str
     size: int
 
@@ -236,8 +236,8 @@ class Code(Struct, frozen=True, kw_only=True):
     """
 
     texts: Mapping[str, str]
-    handlers: tuple[Handler, ...]
-    calls: tuple[Call, ...]
+    handlers: tuple[CodeHandler, ...]
+    calls: tuple[CodeCall, ...]
     keys: tuple[Key, ...]
     deletions: tuple[Deletion, ...]
     countdowns: tuple[Countdown, ...]

@@ -12,7 +12,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
-from onefold.check.call_graph import CallGraph, Unit
+from onefold.check.call_graph import CallGraph, CallUnit
 from onefold.check.code_facts import Swallowed
 from onefold.check.collect_calls import operation_of
 from onefold.check.python_effects import Effects, is_pass
@@ -38,14 +38,14 @@ _BROAD: Final = frozenset({"builtins.Exception", "builtins.BaseException"})
 _DEPTH_MAX: Final = 6
 
 
-class Answers:
+class HandlerAnswers:
     """Determines what functions return to Lambda."""
 
     def __init__(self, graph: CallGraph) -> None:
         self._graph = graph
         self._values = graph.values
 
-    def of(self, unit: Unit, depth: int = 0) -> Answer:
+    def of(self, unit: CallUnit, depth: int = 0) -> Answer:
         """Whether the return value of a function can report failed messages."""
         node = unit.node
         if isinstance(node, ast.Module) or (isinstance(node, ast.AsyncFunctionDef) and not depth) or depth > _DEPTH_MAX:
@@ -66,7 +66,7 @@ class Answers:
         is_method = isinstance(func, ast.Attribute) and func.attr in _TRANSPARENT_METHODS
         return dotted.startswith(_TRANSPARENT) or is_method
 
-    def _value(self, node: ast.expr | None, unit: Unit, depth: int) -> Answer:
+    def _value(self, node: ast.expr | None, unit: CallUnit, depth: int) -> Answer:
         if depth > _DEPTH_MAX:
             return "unknown"
         match node:
@@ -85,7 +85,7 @@ class Answers:
             case _:
                 return "unknown"
 
-    def _call(self, node: ast.Call, unit: Unit, depth: int) -> Answer:
+    def _call(self, node: ast.Call, unit: CallUnit, depth: int) -> Answer:
         dotted = self._values.dotted(node.func, unit.module)
         if dotted.startswith(BATCH):
             return "reports" if dotted.rpartition(".")[2] in _POWERTOOLS_ANSWERS else "unknown"
@@ -97,7 +97,7 @@ class Answers:
         callee = self._graph.unit(node.func, unit.module)
         return "unknown" if callee is None else self.of(callee, depth + 1)
 
-    def _name(self, node: ast.Name, unit: Unit, depth: int) -> Answer:
+    def _name(self, node: ast.Name, unit: CallUnit, depth: int) -> Answer:
         found = unit.module.scope_of(node).find(node.id)
         if found is None or found[0].node is not unit.node:
             return "unknown"
@@ -118,7 +118,7 @@ class Answers:
             return "unknown"
         return answer
 
-    def _is_used_otherwise(self, name: ast.Name, unit: Unit) -> bool:
+    def _is_used_otherwise(self, name: ast.Name, unit: CallUnit) -> bool:
         """Whether a name is used for anything but returning it; its value may then have been changed."""
         for one in unit.nodes:
             is_read = isinstance(one, ast.Name) and one.id == name.id and isinstance(one.ctx, ast.Load)
@@ -126,7 +126,7 @@ class Answers:
                 return True
         return False
 
-    def is_powertools(self, reach: Iterable[Unit]) -> bool:
+    def is_powertools(self, reach: Iterable[CallUnit]) -> bool:
         """Whether a batch processor of Powertools is used; it raises when all messages of a batch failed."""
         for unit in reach:
             for node in unit.nodes:
@@ -188,7 +188,7 @@ class Swallowing:
         self._values = graph.values
         self._effects = Effects(graph.values)
 
-    def of(self, handler: Unit, reach: Sequence[Unit]) -> Iterator[Swallowed]:
+    def of(self, handler: CallUnit, reach: Sequence[CallUnit]) -> Iterator[Swallowed]:
         """Around the whole loop of a handler, around one message, or in the function that processes one message."""
         if isinstance(handler.node, ast.Module) or any(self._keeps(one) for one in reach):
             return
@@ -196,7 +196,7 @@ class Swallowing:
             yield from self._hidden(body, {unit, handler}, unit, is_batch=False)
         yield from self._hidden(handler.node.body, {handler}, handler, is_batch=True)
 
-    def _each(self, handler: Unit) -> Iterator[tuple[Sequence[ast.stmt], Unit]]:
+    def _each(self, handler: CallUnit) -> Iterator[tuple[Sequence[ast.stmt], CallUnit]]:
         """The statements that process one record: the body of a loop, and of a function if the loop only calls that."""
         for node in handler.nodes:
             call: ast.expr | None = None
@@ -210,10 +210,10 @@ class Swallowing:
             if called is not None and isinstance(called.node, FUNCTION):
                 yield called.node.body, called
 
-    def _are_records(self, node: ast.expr, unit: Unit) -> bool:
+    def _are_records(self, node: ast.expr, unit: CallUnit) -> bool:
         return self._values.of(node, unit.module).kind in {"records", "pairs"}
 
-    def _keeps(self, unit: Unit) -> bool:
+    def _keeps(self, unit: CallUnit) -> bool:
         """Whether an `except` of a unit writes or sends something, so that the failed message may be stored elsewhere."""
         for node in unit.nodes:
             for call in ast.walk(node) if isinstance(node, ast.ExceptHandler) else ():
@@ -222,10 +222,10 @@ class Swallowing:
                     return True
         return False
 
-    def _acting(self, body: Sequence[ast.stmt], unit: Unit) -> list[ast.stmt]:
+    def _acting(self, body: Sequence[ast.stmt], unit: CallUnit) -> list[ast.stmt]:
         return [one for one in body if not is_pass(one) and self._acts(one, unit)]
 
-    def _only(self, body: Sequence[ast.stmt], unit: Unit) -> ast.Try | ast.With | None:
+    def _only(self, body: Sequence[ast.stmt], unit: CallUnit) -> ast.Try | ast.With | None:
         """The `try`, or `with suppress(Exception)`, that contains everything the statements do."""
         acting = self._acting(body, unit)
         only = acting[0] if len(acting) == 1 else None
@@ -236,7 +236,7 @@ class Swallowing:
             return self._only(only.body, unit) if is_plain else None
         return only if isinstance(only, ast.Try) else None
 
-    def _suppresses(self, node: ast.With, unit: Unit) -> bool:
+    def _suppresses(self, node: ast.With, unit: CallUnit) -> bool:
         call = node.items[0].context_expr
         is_suppress = (
             isinstance(call, ast.Call) and self._values.dotted(call.func, unit.module) == "contextlib.suppress"
@@ -247,10 +247,12 @@ class Swallowing:
             and any(self._values.dotted(one, unit.module) in _BROAD for one in call.args)
         )
 
-    def _acts(self, statement: ast.stmt, unit: Unit) -> bool:
+    def _acts(self, statement: ast.stmt, unit: CallUnit) -> bool:
         return not isinstance(statement, FUNCTION) and self._effects.acts(statement, unit.module) is not None
 
-    def _hidden(self, body: Sequence[ast.stmt], units: set[Unit], unit: Unit, *, is_batch: bool) -> Iterator[Swallowed]:
+    def _hidden(
+        self, body: Sequence[ast.stmt], units: set[CallUnit], unit: CallUnit, *, is_batch: bool
+    ) -> Iterator[Swallowed]:
         only = self._only(body, unit)
         if only is None or all(self._effects.acts(one, unit.module) is None for one in only.body):
             return
@@ -269,7 +271,7 @@ class Swallowing:
             if is_broad(handler, unit.module, self._values):
                 yield Swallowed(source=unit.module.source(handler), function=unit.id, is_batch=is_batch)
 
-    def _only_says(self, handler: ast.ExceptHandler, unit: Unit) -> bool:
+    def _only_says(self, handler: ast.ExceptHandler, unit: CallUnit) -> bool:
         """Whether an `except` only logs, measures and carries on."""
         for one in handler.body:
             match one:

@@ -13,8 +13,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from onefold.check.call_graph import Unit
-from onefold.check.code_facts import Argument, Call
+from onefold.check.call_graph import CallUnit
+from onefold.check.code_facts import Argument, CodeCall
 from onefold.check.python_modules import Module
 from onefold.check.python_values import Value, Values
 
@@ -47,7 +47,7 @@ _OF_QUEUES: Final = {
 _OF_MESSAGES: Final = {"delete": "delete_message", "change_visibility": "change_message_visibility"}
 
 
-def calls_of(unit: Unit, values: Values) -> Iterator[Call]:
+def calls_of(unit: CallUnit, values: Values) -> Iterator[CodeCall]:
     """The AWS calls of a unit; the entries of a batch of messages are calls of their own."""
     for node in unit.calls():
         found = operation_of(node, unit.module, values)
@@ -92,7 +92,7 @@ def given(node: ast.Call, name: str) -> ast.expr | None:
     return next((one.value for one in node.keywords if one.arg == name), None)
 
 
-def _call(node: ast.Call, service: str, operation: str, base: Value, unit: Unit, values: Values) -> Call:
+def _call(node: ast.Call, service: str, operation: str, base: Value, unit: CallUnit, values: Values) -> CodeCall:
     module = unit.module
     arguments = {one.arg: argument_of(one.value, module, values) for one in node.keywords if one.arg is not None}
     is_complete = not node.args and all(one.arg is not None for one in node.keywords)
@@ -100,7 +100,7 @@ def _call(node: ast.Call, service: str, operation: str, base: Value, unit: Unit,
         constant = base.of.of if base.of.kind == "constant" else None
         arguments["QueueUrl"] = Argument("", module.source(node), constant, base.of.origins, base.of.variable)
     timeout, attempts = _config(base, values, service)
-    return Call(
+    return CodeCall(
         service=service,
         operation=operation,
         source=module.source(node),
@@ -112,7 +112,7 @@ def _call(node: ast.Call, service: str, operation: str, base: Value, unit: Unit,
     )
 
 
-def _entries(node: ast.Call, whole: Call, unit: Unit, values: Values) -> Iterator[Call]:
+def _entries(node: ast.Call, whole: CodeCall, unit: CallUnit, values: Values) -> Iterator[CodeCall]:
     """The entries of a batch that are written out, each as a `send_message`."""
     for entry in entries_of(node, "Entries"):
         keys = [one.value if isinstance(one, ast.Constant) else None for one in entry.keys]

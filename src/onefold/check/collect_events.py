@@ -17,9 +17,9 @@ from typing import Any, Final
 from onefold.check.facts import (
     BusFacts,
     ResourceFacts,
+    ResourceSetting,
     RuleFacts,
     ScheduleFacts,
-    Setting,
     SubscriberFacts,
     TargetFacts,
     TopicFacts,
@@ -153,7 +153,9 @@ def subscription_of(properties: Properties, exists: bool | Unresolved) -> TopicS
     return _subscription(properties, exists, properties.setting("TopicArn", text_of))
 
 
-def _subscription(properties: Properties, exists: bool | Unresolved, topic_arn: Setting[str]) -> TopicSubscriptionFacts:
+def _subscription(
+    properties: Properties, exists: bool | Unresolved, topic_arn: ResourceSetting[str]
+) -> TopicSubscriptionFacts:
     return TopicSubscriptionFacts(
         **shared(properties, exists),
         topic_arn=topic_arn,

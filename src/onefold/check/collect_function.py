@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from onefold.check.facts import FunctionFacts, InlineCode, LocalCode, Setting, Unresolved, ZippedCode
+from onefold.check.facts import FunctionFacts, InlineCode, LocalCode, ResourceSetting, Unresolved, ZippedCode
 from onefold.check.intrinsics import list_of, text_of, whole_number, why_not
 from onefold.check.scope import Properties
 from onefold.limits import FUNCTION_MEMORY_MIB_DEFAULT, FUNCTION_TIMEOUT_MS_DEFAULT, SECOND_MS
@@ -85,12 +85,12 @@ def function_of(properties: Properties, asset: str | None) -> FunctionFacts:
     )
 
 
-def _dead_letter_arn(properties: Properties) -> Setting[str]:
+def _dead_letter_arn(properties: Properties) -> ResourceSetting[str]:
     key = "DeadLetterQueue" if properties.kind == "AWS::Serverless::Function" else "DeadLetterConfig"
     return properties.inner(key).setting("TargetArn", text_of)
 
 
-def on_failure_of(properties: Properties) -> Setting[str]:
+def on_failure_of(properties: Properties) -> ResourceSetting[str]:
     """The destination of failed asynchronous invocations; SAM makes one that is named by its type alone."""
     failure = properties.inner("DestinationConfig").inner("OnFailure")
     found = failure.setting("Destination", text_of)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from onefold.check.call_graph import Unit
+from onefold.check.call_graph import CallUnit
 from onefold.check.code_facts import Idempotency, Key, Lock
 from onefold.check.collect_calls import given, operation_of
 from onefold.check.python_modules import FUNCTION, Module
@@ -43,7 +43,7 @@ class Keys:
 
     # -- Powertools --------------------------------------------------------------------------------------------------------
 
-    def decorators(self, unit: Unit) -> Iterator[tuple[ast.Call, str]]:
+    def decorators(self, unit: CallUnit) -> Iterator[tuple[ast.Call, str]]:
         """Powertools' idempotency decorators of a function: the call, and `idempotent` or `idempotent_function`."""
         if isinstance(unit.node, ast.Module):
             return
@@ -54,7 +54,7 @@ class Keys:
                 if dotted.startswith(_IDEMPOTENCY) and name in {"idempotent", "idempotent_function"}:
                     yield one, name
 
-    def idempotency(self, unit: Unit) -> Iterator[Idempotency]:
+    def idempotency(self, unit: CallUnit) -> Iterator[Idempotency]:
         """The Powertools idempotency decorators of a function, with how long they keep records."""
         for node, name in self.decorators(unit):
             config, module = self._config(node, unit.module)
@@ -83,7 +83,7 @@ class Keys:
         where = value.module if value.module is not None else module
         return (None, module) if value.call.args else (value.call, where)
 
-    def of_powertools(self, unit: Unit, handler: Unit) -> Iterator[Key]:
+    def of_powertools(self, unit: CallUnit, handler: CallUnit) -> Iterator[Key]:
         """The keys of Powertools decorators whose data is an SQS event or record."""
         for node, name in self.decorators(unit):
             data = self._data(node, name, unit, handler)
@@ -103,7 +103,7 @@ class Keys:
                 origins=_of_path(path, data), is_whole=not path,
             )  # fmt: skip
 
-    def _data(self, node: ast.Call, name: str, unit: Unit, handler: Unit) -> str | None:
+    def _data(self, node: ast.Call, name: str, unit: CallUnit, handler: CallUnit) -> str | None:
         """`event` or `record` if the decorator's data is certainly one; otherwise None."""
         if name == "idempotent":
             return "event" if unit is handler else None
@@ -115,7 +115,7 @@ class Keys:
 
     # -- conditional writes ------------------------------------------------------------------------------------------------
 
-    def of_writes(self, unit: Unit) -> Iterator[Key]:
+    def of_writes(self, unit: CallUnit) -> Iterator[Key]:
         """The keys of conditional writes: to DynamoDB with attribute_not_exists, to Redis with nx."""
         for node in unit.calls():
             written = self._written_once(node, unit.module)
@@ -166,7 +166,7 @@ class Keys:
         real = self._values.of(found, module).of if found is not None else None
         return real if isinstance(real, str) else None
 
-    def locks(self, unit: Unit) -> Iterator[Lock]:
+    def locks(self, unit: CallUnit) -> Iterator[Lock]:
         """Conditional writes that are named a lock, with an attribute that holds a time in the future."""
         for node in unit.calls():
             found = operation_of(node, unit.module, self._values)
@@ -199,7 +199,7 @@ class Keys:
 
     # -- others' keys ------------------------------------------------------------------------------------------------------
 
-    def of_partners(self, unit: Unit) -> Iterator[Key]:
+    def of_partners(self, unit: CallUnit) -> Iterator[Key]:
         """Keys that are passed to other services: an argument `idempotency_key`, a header `Idempotency-Key`."""
         for node in unit.nodes:
             pairs: Iterable[tuple[str, ast.expr]] = ()
@@ -218,7 +218,7 @@ class Keys:
                     what = f"The idempotency key for a partner ({name})"
                     yield self._key(what, written, value, unit, is_for_partner=True)
 
-    def of_onefold(self, unit: Unit) -> Iterator[Key]:
+    def of_onefold(self, unit: CallUnit) -> Iterator[Key]:
         """Key functions of onefold's declarations: `@app.job(queue, key=lambda order: ...)`, `@once(key=...)`."""
         if isinstance(unit.node, ast.Module):
             return
@@ -237,7 +237,7 @@ class Keys:
                     yield self._key("The key of the job" if is_job else "The key of the call", written, value, unit)
 
     def _key(
-        self, what: str, node: ast.expr, value: Value, unit: Unit, *, is_for_partner: bool = False
+        self, what: str, node: ast.expr, value: Value, unit: CallUnit, *, is_for_partner: bool = False
     ) -> Key:  # fmt: skip
         module = unit.module
         return Key(
@@ -271,6 +271,6 @@ def _attribute_of(item: ast.expr | None, name: str) -> ast.expr | None:
     return found[0] if len(found) == 1 else None
 
 
-def _is_a_lock(node: ast.Call, unit: Unit) -> bool:
+def _is_a_lock(node: ast.Call, unit: CallUnit) -> bool:
     written = f"{unit.name} {unit.module.text_of(node, 2_000)}".lower()
     return any(one in re.split(r"[^a-z]+", written) or f"{one}_" in written or f"_{one}" in written for one in _ENDINGS)

@@ -16,15 +16,15 @@ from typing import Final
 
 from msgspec import Struct
 
-from onefold.check.call_graph import CallGraph, Unit
-from onefold.check.code_facts import Call, Code, Countdown, Durable, Handler, Key, Step, Threshold, Timeout
-from onefold.check.collect_answers import BATCH, Answers, Swallowing
+from onefold.check.call_graph import CallGraph, CallUnit
+from onefold.check.code_facts import Code, CodeCall, CodeHandler, CodeStep, Countdown, Durable, Key, Threshold, Timeout
+from onefold.check.collect_answers import BATCH, HandlerAnswers, Swallowing
 from onefold.check.collect_calls import calls_of, given, operation_of
 from onefold.check.collect_keys import Keys
-from onefold.check.collect_work import Work
-from onefold.check.findings import Source
+from onefold.check.collect_work import HandlerWork
+from onefold.check.findings import FindingSource
 from onefold.check.python_effects import Effects
-from onefold.check.python_modules import FUNCTION, Broken, Inside, Module, Modules, broken, last_name
+from onefold.check.python_modules import FUNCTION, BrokenModule, Inside, Module, Modules, broken, last_name
 from onefold.check.python_values import Roles, Value, Values
 from onefold.errors import UsageError
 
@@ -62,7 +62,7 @@ _DURABLE: Final = "aws_durable_execution_sdk_python"
 _UNITS_OF_TIME: Final = {"from_seconds": 1, "from_minutes": 60, "from_hours": 3_600, "from_days": 86_400}
 
 
-class Entry(Struct, frozen=True):
+class HandlerEntry(Struct, frozen=True):
     """A function that a template names as the handler of a queue.
 
     Attributes:
@@ -81,26 +81,28 @@ class Collected(Struct, frozen=True, kw_only=True):
     """What was read. `of_entries`: the handlers of the entries that were found. `broken`: files that could not be read."""
 
     code: Code
-    of_entries: Mapping[Entry, Handler]
-    broken: Mapping[str, Broken]
+    of_entries: Mapping[HandlerEntry, CodeHandler]
+    broken: Mapping[str, BrokenModule]
 
 
-def collect_python(files: Iterable[tuple[Path, Path]], entries: Sequence[Entry] = ()) -> Collected:
+def collect_python(files: Iterable[tuple[Path, Path]], entries: Sequence[HandlerEntry] = ()) -> Collected:
     """The facts of Python files.
 
     Args:
         files: each with its root: imports are not followed above it.
         entries: functions that are known to be handlers of queues.
     """
-    parts = [_collected(part) for part in _in_parts([*(Entry(path, root, "") for path, root in files), *entries])]
+    parts = [
+        _collected(part) for part in _in_parts([*(HandlerEntry(path, root, "") for path, root in files), *entries])
+    ]
     of_entries = {entry: handler for part in parts for entry, handler in part.of_entries.items()}
     unread = {file: error for part in parts for file, error in part.broken.items()}
     return Collected(code=_together([part.code for part in parts]), of_entries=of_entries, broken=unread)
 
 
-def _in_parts(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+def _in_parts(entries: Sequence[HandlerEntry]) -> Iterator[list[HandlerEntry]]:
     """The entries in parts of bounded size, in the order of their paths; each part is read and released on its own."""
-    part: list[Entry] = []
+    part: list[HandlerEntry] = []
     size = 0
     for one in sorted(entries, key=lambda each: str(each.file)):
         own = len(one.text) if one.inside is not None else _size(one.file)
@@ -119,9 +121,9 @@ def _size(file: Path) -> int:
         return 0  # reading it says so
 
 
-def _collected(entries: Sequence[Entry]) -> Collected:
+def _collected(entries: Sequence[HandlerEntry]) -> Collected:
     modules = Modules()
-    unread: dict[str, Broken] = {}
+    unread: dict[str, BrokenModule] = {}
     for one in entries:
         try:
             _module(one, modules)
@@ -146,19 +148,19 @@ def _together(parts: Sequence[Code]) -> Code:
 
 
 class _Collection:
-    def __init__(self, modules: Modules, entries: Sequence[Entry]) -> None:
+    def __init__(self, modules: Modules, entries: Sequence[HandlerEntry]) -> None:
         values = self._values = Values(modules)
         _follow_imports(modules)
         self._modules = modules
         self._graph = CallGraph(modules.all(), values)
         self._keys = Keys(values)
-        self._work = Work(self._graph, self._keys)
-        self._answers = Answers(self._graph)
+        self._work = HandlerWork(self._graph, self._keys)
+        self._answers = HandlerAnswers(self._graph)
         self._swallowing = Swallowing(self._graph)
         self._effects = Effects(values)
         self._entries = {one: unit for one in entries if (unit := self._entry(one)) is not None}
 
-    def collected(self, unread: Mapping[str, Broken]) -> Collected:
+    def collected(self, unread: Mapping[str, BrokenModule]) -> Collected:
         candidates = {**dict.fromkeys(self._candidates(), False), **dict.fromkeys(self._entries.values(), True)}
         initial: Roles = {}
         for unit in candidates:
@@ -187,7 +189,7 @@ class _Collection:
 
     # -- which functions are handlers --------------------------------------------------------------------------------------
 
-    def _entry(self, entry: Entry) -> Unit | None:
+    def _entry(self, entry: HandlerEntry) -> CallUnit | None:
         try:
             module = _module(entry, self._modules)
         except UsageError:
@@ -195,7 +197,7 @@ class _Collection:
         value = self._values.named(entry.function, module.top, 0)
         return self._graph.units.get(value.of) if value.kind == "function" else None
 
-    def _candidates(self) -> Iterator[Unit]:
+    def _candidates(self) -> Iterator[CallUnit]:
         """Functions at the top level with two or three parameters, of which the second is a context."""
         for unit in self._graph.units.values():
             if isinstance(unit.node, ast.Module) or "." in unit.name or not 2 <= len(unit.parameters) <= 3:
@@ -205,7 +207,7 @@ class _Collection:
             if _CONTEXT.match(second.arg) or is_annotated:
                 yield unit
 
-    def _is_of_sqs(self, unit: Unit) -> bool:
+    def _is_of_sqs(self, unit: CallUnit) -> bool:
         """Whether the code shows that the records of a handler are SQS messages, and of no other service."""
         read: set[str] = set()
         is_processor = self._is_given_to_processor(unit)
@@ -213,7 +215,7 @@ class _Collection:
             read |= self._read_of_records(one)
         return not read & _OF_OTHERS and (bool(read & _OF_SQS) or is_processor)
 
-    def _read_of_records(self, unit: Unit) -> set[str]:
+    def _read_of_records(self, unit: CallUnit) -> set[str]:
         """The names of the fields of records that a unit reads."""
         found = set()
         for node in unit.nodes:
@@ -233,7 +235,7 @@ class _Collection:
                 found.add(name)
         return found
 
-    def _is_given_to_processor(self, unit: Unit) -> bool:
+    def _is_given_to_processor(self, unit: CallUnit) -> bool:
         return any(
             self._is_of_queues(given(node, "processor"), one.module)
             for one in self._graph.reach(unit)
@@ -258,7 +260,7 @@ class _Collection:
         kind = given(value.call, "event_type") or (value.call.args[0] if value.call.args else None)
         return self._values.dotted(kind, value.module).endswith("EventType.SQS")
 
-    def _handed(self) -> Iterator[tuple[Unit, int, Value]]:
+    def _handed(self) -> Iterator[tuple[CallUnit, int, Value]]:
         """The functions that a batch processor of Powertools calls with a record."""
         for unit in self._graph.units.values():
             decorators = () if isinstance(unit.node, ast.Module) else unit.node.decorator_list
@@ -274,11 +276,11 @@ class _Collection:
 
     # -- what each does ----------------------------------------------------------------------------------------------------
 
-    def _handler(self, unit: Unit) -> Handler:
+    def _handler(self, unit: CallUnit) -> CodeHandler:
         reach = self._graph.reach(unit)
         answer = self._answers.of(unit)
         idempotency = tuple(found for one in reach for found in self._keys.idempotency(one))
-        return Handler(
+        return CodeHandler(
             name=unit.name,
             file=unit.module.file,
             source=unit.module.source(unit.node),
@@ -299,13 +301,13 @@ class _Collection:
             durable=self._durable(unit, reach),
         )
 
-    def _all_keys(self, unit: Unit, handler: Unit) -> Iterator[Key]:
+    def _all_keys(self, unit: CallUnit, handler: CallUnit) -> Iterator[Key]:
         yield from self._keys.of_powertools(unit, handler)
         yield from self._keys.of_writes(unit)
         yield from self._keys.of_partners(unit)
         yield from self._keys.of_onefold(unit)
 
-    def _durable(self, unit: Unit, reach: Sequence[Unit]) -> Durable | None:
+    def _durable(self, unit: CallUnit, reach: Sequence[CallUnit]) -> Durable | None:
         if isinstance(unit.node, ast.Module):
             return None
         decorators = unit.node.decorator_list
@@ -326,7 +328,7 @@ class _Collection:
             steps=tuple(step for one in reach for step in self._steps(one)),
         )
 
-    def _steps(self, unit: Unit) -> Iterator[Step]:
+    def _steps(self, unit: CallUnit) -> Iterator[CodeStep]:
         """Steps with the default configuration whose function sends something without an idempotency key."""
         for node in unit.calls():
             is_step = isinstance(node.func, ast.Attribute) and node.func.attr == "step" and node.args
@@ -339,7 +341,7 @@ class _Collection:
             body, module = found
             for call in (one for one in ast.walk(body) if isinstance(one, ast.Call)):
                 if self._sends(call, module):
-                    yield Step(
+                    yield CodeStep(
                         source=unit.module.source(node), function=unit.id,
                         effect=module.source(call), effect_text=module.text_of(call),
                     )  # fmt: skip
@@ -352,13 +354,13 @@ class _Collection:
         names = {one.arg for one in call.keywords}
         return is_send and None not in names and names.isdisjoint(_KEYS)
 
-    def _is_of_context(self, node: ast.Call, unit: Unit) -> bool:
+    def _is_of_context(self, node: ast.Call, unit: CallUnit) -> bool:
         if not isinstance(node.func, ast.Attribute):
             return False
         is_named = isinstance(node.func.value, ast.Name) and _CONTEXT.match(node.func.value.id) is not None
         return is_named or self._values.of(node.func.value, unit.module).kind == "context"
 
-    def _waits(self, unit: Unit) -> Iterator[tuple[Source, str, int | None]]:
+    def _waits(self, unit: CallUnit) -> Iterator[tuple[FindingSource, str, int | None]]:
         for node in unit.calls():
             func = node.func
             if not isinstance(func, ast.Attribute) or func.attr not in {"wait", "wait_for_callback"}:
@@ -397,7 +399,7 @@ class _Collection:
                 if unit.module in modules:
                     yield from self._thresholds(unit)
 
-    def _thresholds(self, unit: Unit) -> Iterator[Threshold]:
+    def _thresholds(self, unit: CallUnit) -> Iterator[Threshold]:
         """Assignments to `message_size_threshold`, in modules that use the extended SQS client."""
         if "sqs_extended_client" not in unit.module.text:
             return
@@ -410,14 +412,14 @@ class _Collection:
 
     # -- Celery ------------------------------------------------------------------------------------------------------------
 
-    def _countdowns(self, unit: Unit) -> Iterator[Countdown]:
+    def _countdowns(self, unit: CallUnit) -> Iterator[Countdown]:
         for node in unit.calls():
             if isinstance(node.func, ast.Attribute) and node.func.attr in {"apply_async", "signature", "retry", "set"}:
                 seconds = self._values.of(given(node, "countdown"), unit.module).of
                 if isinstance(seconds, int) and not isinstance(seconds, bool):
                     yield Countdown(source=unit.module.source(node), function=unit.id, seconds=seconds)
 
-    def _timeouts(self, unit: Unit) -> Iterator[Timeout]:
+    def _timeouts(self, unit: CallUnit) -> Iterator[Timeout]:
         for node in unit.nodes:
             if isinstance(node, ast.Dict) and self._is_of_transport(node, unit.module):
                 for key, value in zip(node.keys, node.values, strict=True):
@@ -435,7 +437,7 @@ class _Collection:
         return bool({one.lower() for one in names} & {"broker_transport_options", "celery_broker_transport_options"})
 
 
-def _module(entry: Entry, modules: Modules) -> Module:
+def _module(entry: HandlerEntry, modules: Modules) -> Module:
     if entry.inside is None:
         return modules.read(entry.file, entry.root)
     return modules.add(entry.file, entry.root, entry.text, entry.inside)
@@ -457,7 +459,7 @@ def _follow_imports(modules: Modules) -> None:
                         modules.imported(module, one.name, 0)
 
 
-def _may_guard(unit: Unit) -> bool:
+def _may_guard(unit: CallUnit) -> bool:
     """Whether a name in a unit suggests a guard against duplicates, or the unit makes a conditional write."""
     for node in unit.nodes:
         name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
@@ -470,6 +472,6 @@ def _may_guard(unit: Unit) -> bool:
     return _GUARDS.search(unit.name.rpartition(".")[2]) is not None
 
 
-def calls_in(handlers: Iterable[Handler]) -> list[Call]:
+def calls_in(handlers: Iterable[CodeHandler]) -> list[CodeCall]:
     """The calls of several handlers, without duplicates."""
     return list({one.position: one for handler in handlers for one in handler.calls}.values())

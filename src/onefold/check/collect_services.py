@@ -22,8 +22,8 @@ from onefold.check.facts import (
     InvokeConfigFacts,
     KeyFacts,
     MetricFacts,
+    ResourceSetting,
     RoleFacts,
-    Setting,
     StateMachineFacts,
     TableFacts,
     Unresolved,
@@ -45,7 +45,7 @@ def state_machine_of(properties: Properties, exists: bool | Unresolved) -> State
     )
 
 
-def _definition(properties: Properties) -> Setting[dict[str, Any]]:
+def _definition(properties: Properties) -> ResourceSetting[dict[str, Any]]:
     scope = properties.scope
     name = next((one for one in _DEFINITIONS if one in properties.raw), "DefinitionS3Location")
     at = (*properties.path, name)
@@ -67,7 +67,7 @@ def table_of(properties: Properties, exists: bool | Unresolved) -> TableFacts:
     """An AWS::DynamoDB::Table, ::GlobalTable or AWS::Serverless::SimpleTable."""
     replicas = properties.items("Replicas")
     document, at = properties.scope.document, (*properties.path, "Replicas")
-    regions: Setting[list[str]] = document.setting(at, None, "the list of replicas is not known")
+    regions: ResourceSetting[list[str]] = document.setting(at, None, "the list of replicas is not known")
     if replicas is not None:
         found = [one.setting("Region", text_of) for one in replicas]
         known = [one.value for one in found if one.value is not None]
@@ -127,7 +127,7 @@ def _metrics(properties: Properties, written: list[Properties] | None) -> tuple[
 
 def _metric(metric: Properties, stat: Properties) -> MetricFacts | None:
     """A metric and how it is counted; None when its dimensions are not known."""
-    dimensions: dict[str, Setting[str]] = {}
+    dimensions: dict[str, ResourceSetting[str]] = {}
     listed = metric.items("Dimensions")
     for one in listed if listed is not None else ():
         name = one.setting("Name", text_of)

@@ -12,12 +12,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from onefold.check.call_graph import CallGraph, Unit
-from onefold.check.code_facts import Claim, Deletion, Race
+from onefold.check.call_graph import CallGraph, CallUnit
+from onefold.check.code_facts import CodeClaim, Deletion, Race
 from onefold.check.collect_answers import is_broad
 from onefold.check.collect_calls import given, operation_of
 from onefold.check.collect_keys import Keys
-from onefold.check.findings import Source
+from onefold.check.findings import FindingSource
 from onefold.check.python_effects import Effects, is_pass, is_watcher
 from onefold.check.python_modules import FUNCTION, Module, last_name
 
@@ -29,12 +29,12 @@ _UNDOES: Final = frozenset({"delete_item", "update_item", "put_item", "transact_
 class _Claimed(Struct, frozen=True):
     """A conditional write, what skips a message whose record exists, and the statements that follow the write."""
 
-    write: Source
+    write: FindingSource
     skip: ast.AST
     follows: list[ast.stmt]
 
 
-class Work:
+class HandlerWork:
     """Finds early deletions, claims that are never released, and races."""
 
     def __init__(self, graph: CallGraph, keys: Keys) -> None:
@@ -45,7 +45,7 @@ class Work:
 
     # -- deletions ---------------------------------------------------------------------------------------------------------
 
-    def deletions(self, unit: Unit) -> Iterator[Deletion]:
+    def deletions(self, unit: CallUnit) -> Iterator[Deletion]:
         """The deletions of messages that do not depend on whether the work was done."""
         for node in unit.nodes:
             if isinstance(node, ast.Try):
@@ -53,7 +53,7 @@ class Work:
         for body in _blocks(unit):
             yield from self._before(body, unit)
 
-    def _in_finally(self, tried: ast.Try, unit: Unit) -> Iterator[Deletion]:
+    def _in_finally(self, tried: ast.Try, unit: CallUnit) -> Iterator[Deletion]:
         deleted = [call for one in tried.finalbody if (call := self._deletes(one, unit.module)) is not None]
         if not deleted or all(self._effects.acts(one, unit.module) is None for one in tried.body):
             return
@@ -62,7 +62,7 @@ class Work:
                 return  # the message may have been stored elsewhere
         yield Deletion(source=unit.module.source(deleted[0]), function=unit.id, how="finally")
 
-    def _before(self, body: Sequence[ast.stmt], unit: Unit) -> Iterator[Deletion]:
+    def _before(self, body: Sequence[ast.stmt], unit: CallUnit) -> Iterator[Deletion]:
         for number, one in enumerate(body):
             call = self._deletes(one, unit.module)
             if call is None:
@@ -97,7 +97,7 @@ class Work:
     def _is_message(self, name: str, node: ast.AST, module: Module) -> bool:
         return self._values.named(name, module.scope_of(node), 0).kind in {"message", "record"}
 
-    def _work(self, body: Iterable[ast.stmt], names: set[str], unit: Unit) -> ast.Call | None:
+    def _work(self, body: Iterable[ast.stmt], names: set[str], unit: CallUnit) -> ast.Call | None:
         """The first call that uses a message or a value derived from it, other than to log, convert or collect it."""
         for statement in body:
             for call in (one for one in ast.walk(statement) if isinstance(one, ast.Call)):
@@ -121,7 +121,7 @@ class Work:
 
     # -- claims ------------------------------------------------------------------------------------------------------------
 
-    def claims(self, reach: Sequence[Unit]) -> Iterator[Claim]:
+    def claims(self, reach: Sequence[CallUnit]) -> Iterator[CodeClaim]:
         """Conditional writes before the work whose records are not deleted when the work fails."""
         if any(self._may_undo(unit) for unit in reach):
             return
@@ -133,7 +133,7 @@ class Work:
                         continue
                     effect = self._first_effect([*found.follows, *body[number + 1 :]], unit)
                     if effect is not None:
-                        yield Claim(
+                        yield CodeClaim(
                             source=found.write,
                             function=unit.id,
                             skip=unit.module.source(found.skip),
@@ -141,7 +141,7 @@ class Work:
                             effect_text=unit.module.text_of(effect),
                         )
 
-    def _claimed(self, statement: ast.stmt, unit: Unit) -> _Claimed | None:
+    def _claimed(self, statement: ast.stmt, unit: CallUnit) -> _Claimed | None:
         """The claim that a statement makes: it writes a record with a condition, and skips the message if it exists."""
         if isinstance(statement, ast.Try):
             write = self._writes_once(statement.body, unit)
@@ -161,9 +161,9 @@ class Work:
         passes = not statement.orelse and self._passes_over(statement.body, unit)
         return _Claimed(write, statement, []) if passes else None
 
-    def _writes_once(self, body: Sequence[ast.stmt], unit: Unit, depth: int = 0) -> Source | None:
+    def _writes_once(self, body: Sequence[ast.stmt], unit: CallUnit, depth: int = 0) -> FindingSource | None:
         """The conditional write, if it is the only effect of the statements or of a function that they call."""
-        writes: list[Source] = []
+        writes: list[FindingSource] = []
         for statement in body:
             for call in (one for one in ast.walk(statement) if isinstance(one, ast.Call)):
                 found = operation_of(call, unit.module, self._values)
@@ -180,7 +180,7 @@ class Work:
                     writes.append(inner)
         return writes[0] if len(writes) == 1 else None
 
-    def _skip(self, handlers: Sequence[ast.ExceptHandler], unit: Unit) -> ast.AST | None:
+    def _skip(self, handlers: Sequence[ast.ExceptHandler], unit: CallUnit) -> ast.AST | None:
         """What skips the message after a refused write: an `except`, or an `if` in one that otherwise raises."""
         for one in handlers:
             is_own = self._values.of(one.type, unit.module).kind == "class"  # raised by the function that writes
@@ -198,7 +198,7 @@ class Work:
                     return first
         return None
 
-    def _claiming(self, called: Unit) -> Source | None:
+    def _claiming(self, called: CallUnit) -> FindingSource | None:
         """The conditional write of a function that returns True if it wrote the record and False if that existed."""
         if not isinstance(called.node, FUNCTION):
             return None
@@ -222,7 +222,7 @@ class Work:
                 return None
         return write
 
-    def _passes_over(self, body: Sequence[ast.stmt], unit: Unit) -> bool:
+    def _passes_over(self, body: Sequence[ast.stmt], unit: CallUnit) -> bool:
         """Whether statements only log, and then return or continue with the next message."""
         if not body or self._acts(body, unit.module):
             return False
@@ -232,7 +232,7 @@ class Work:
             return is_plain and (last.value is None or isinstance(last.value, (ast.Constant, ast.Dict)))
         return is_plain and isinstance(last, ast.Continue)
 
-    def _first_effect(self, body: Sequence[ast.stmt], unit: Unit) -> ast.Call | None:
+    def _first_effect(self, body: Sequence[ast.stmt], unit: CallUnit) -> ast.Call | None:
         """The first call with an effect; None if a `with` around it may release the claim."""
         for statement in body:
             effect = self._effects.acts(statement, unit.module)
@@ -241,10 +241,10 @@ class Work:
                 return effect if is_bare and not self._effects.collects(effect, unit.module) else None
         return None
 
-    def _is_guarded(self, node: ast.AST, unit: Unit) -> bool:
+    def _is_guarded(self, node: ast.AST, unit: CallUnit) -> bool:
         return any(isinstance(one, (ast.With, ast.AsyncWith)) for one in unit.module.above(node))
 
-    def _may_undo(self, unit: Unit) -> bool:
+    def _may_undo(self, unit: CallUnit) -> bool:
         """Whether an `except` or `finally` of a unit changes records, or calls something that may do so."""
         for node in unit.nodes:
             if isinstance(node, ast.Try):
@@ -265,7 +265,7 @@ class Work:
             return True
         return any(self._undoes(one) for one in self._graph.reach(called))
 
-    def _undoes(self, unit: Unit) -> bool:
+    def _undoes(self, unit: CallUnit) -> bool:
         for call in unit.calls():
             found = operation_of(call, unit.module, self._values)
             if found is not None and found[0] == "dynamodb" and found[1] in _UNDOES:
@@ -274,7 +274,7 @@ class Work:
 
     # -- races -------------------------------------------------------------------------------------------------------------
 
-    def races(self, unit: Unit) -> Iterator[Race]:
+    def races(self, unit: CallUnit) -> Iterator[Race]:
         """Records that are read first and written later without a condition."""
         for body in _blocks(unit):
             for number, statement in enumerate(body):
@@ -290,7 +290,7 @@ class Work:
                         yield Race(source=unit.module.source(call), function=unit.id, check=unit.module.source(look))
                         break
 
-    def _looks(self, statement: ast.stmt, rest: Sequence[ast.stmt], unit: Unit) -> ast.Call | None:
+    def _looks(self, statement: ast.stmt, rest: Sequence[ast.stmt], unit: CallUnit) -> ast.Call | None:
         """The `get_item` of a statement, if the next statement skips the message depending on its result."""
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call) or not rest:
             return None
@@ -306,7 +306,7 @@ class Work:
         return any(self._effects.acts(one, module) is not None for one in body)
 
 
-def _blocks(unit: Unit) -> Iterator[list[ast.stmt]]:
+def _blocks(unit: CallUnit) -> Iterator[list[ast.stmt]]:
     for node in (unit.node, *unit.nodes):
         for name in ("body", "orelse", "finalbody"):
             body = getattr(node, name, None)

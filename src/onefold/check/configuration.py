@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from onefold.check.findings import Severity, Source
+from onefold.check.findings import FindingSource, Severity
 from onefold.check.suppressions import Suppression
 from onefold.errors import StorageError, UsageError
 
@@ -66,7 +66,7 @@ class Configured(Struct, frozen=True):
     @property
     def suppressions(self) -> Iterator[Suppression]:
         """The findings that are right as they are."""
-        source = Source(str(self.file), 1, 1, 1, 1)
+        source = FindingSource(str(self.file), 1, 1, 1, 1)
         for one in self.options.ignore:
             if isinstance(one, Ignored):
                 until = None if one.until is None else one.until.isoformat()

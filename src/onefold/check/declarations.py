@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from onefold.check.findings import Source
+from onefold.check.findings import FindingSource
 from onefold.check.python_modules import Modules
 from onefold.check.python_values import Values
 from onefold.errors import UsageError
@@ -21,8 +21,8 @@ from onefold.errors import UsageError
 class Declarations(Struct, frozen=True):
     """The place of the app, and the places of its queues by name."""
 
-    app: Source
-    queues: dict[str, Source]
+    app: FindingSource
+    queues: dict[str, FindingSource]
 
 
 def declarations_in(files: Iterable[Path], root: Path, names: Iterable[str]) -> Declarations:
@@ -34,7 +34,7 @@ def declarations_in(files: Iterable[Path], root: Path, names: Iterable[str]) -> 
     modules, names = Modules(), frozenset(names)
     values = Values(modules)
     files = list(files)
-    app, queues = Source(str(files[0]), 1, 1, 1, 1), dict[str, Source]()
+    app, queues = FindingSource(str(files[0]), 1, 1, 1, 1), dict[str, FindingSource]()
     is_found = False
     for path in files:
         try:

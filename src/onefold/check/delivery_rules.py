@@ -15,15 +15,15 @@ from typing import Any, Final, Literal
 
 from onefold.check.facts import (
     KeyFacts,
+    ResourceSetting,
     RoleFacts,
     RuleFacts,
     ScheduleFacts,
-    Setting,
     SubscriberFacts,
     TargetFacts,
 )
 from onefold.check.findings import Finding, Fix, Related
-from onefold.check.model import EVENTS, TOPICS, Model, Queue, Sender, settled
+from onefold.check.model import EVENTS, TOPICS, Model, ModelQueue, Sender, settled
 from onefold.check.policies import Request, allows
 
 SCHEDULED_TIME: Final = "<aws.scheduler.scheduled-time>"
@@ -107,7 +107,7 @@ def refused_by_the_queue(model: Model) -> Iterator[Finding]:
                 yield _without_key(queue, without_key)
 
 
-def _is_refused(model: Model, queue: Queue, sender: Sender, known: frozenset[str]) -> bool:
+def _is_refused(model: Model, queue: ModelQueue, sender: Sender, known: frozenset[str]) -> bool:
     if model.may_be_elsewhere(queue.name, named=queue.is_named):
         return False
     request = Request(
@@ -128,11 +128,11 @@ def _is_refused(model: Model, queue: Queue, sender: Sender, known: frozenset[str
     return all(allows(one, request) is False for one in role.policies)
 
 
-def _value(setting: Setting[str] | None) -> str | None:
+def _value(setting: ResourceSetting[str] | None) -> str | None:
     return None if setting is None else setting.value
 
 
-def _refused(queue: Queue, senders: list[Sender]) -> Finding:
+def _refused(queue: ModelQueue, senders: list[Sender]) -> Finding:
     first = senders[0]
     what = "what could not be delivered" if first.of_failures else "what is sent"
     by_role = not first.principal
@@ -161,7 +161,7 @@ def _refused(queue: Queue, senders: list[Sender]) -> Finding:
     )
 
 
-def _is_without_key(model: Model, queue: Queue, sender: Sender, known: frozenset[str]) -> bool:
+def _is_without_key(model: Model, queue: ModelQueue, sender: Sender, known: frozenset[str]) -> bool:
     name = queue.facts.attributes.get("KmsMasterKeyId", "")
     if name.endswith("alias/aws/sqs"):
         return True
@@ -185,7 +185,7 @@ def _of_all(policy: dict[str, Any]) -> dict[str, Any]:
     return {"Statement": [{**one, "Resource": "*"} if isinstance(one, dict) else one for one in listed]}
 
 
-def _without_key(queue: Queue, senders: list[Sender]) -> Finding:
+def _without_key(queue: ModelQueue, senders: list[Sender]) -> Finding:
     name = queue.facts.attributes["KmsMasterKeyId"]
     first = senders[0]
     own = name.endswith("alias/aws/sqs")

@@ -14,13 +14,13 @@ from typing import Final
 
 from onefold.check.facts import TableFacts
 from onefold.check.findings import Finding, Fix, Related
-from onefold.check.model import Function, Mapping, Model, Queue, inserted, settled
+from onefold.check.model import Model, ModelFunction, ModelMapping, ModelQueue, inserted, settled
 
 VISIBILITY_MAX_S: Final = 43_200  # SQS API reference, SetQueueAttributes: 12 hours
 TIMEOUTS_A_RECEIVE: Final = 6  # Lambda developer guide, as above
 
 
-def visibility_needed_s(mapping: Mapping) -> int | None:
+def visibility_needed_s(mapping: ModelMapping) -> int | None:
     """Six times the function's timeout and the batching window; None where one of them is not known."""
     timeout_s = None if mapping.function is None else mapping.function.timeout_s.value
     if timeout_s is None or mapping.window_s.value is None:
@@ -28,7 +28,7 @@ def visibility_needed_s(mapping: Mapping) -> int | None:
     return TIMEOUTS_A_RECEIVE * timeout_s + mapping.window_s.value
 
 
-def _pairs(model: Model) -> Iterator[tuple[Mapping, Queue, Function, int, int, int]]:
+def _pairs(model: Model) -> Iterator[tuple[ModelMapping, ModelQueue, ModelFunction, int, int, int]]:
     """Mappings whose two ends are known: with visibility timeout, function timeout and needed visibility, in seconds."""
     for mapping in model.mappings:
         queue, function, needed_s = mapping.queue, mapping.function, visibility_needed_s(mapping)
@@ -39,19 +39,19 @@ def _pairs(model: Model) -> Iterator[tuple[Mapping, Queue, Function, int, int, i
             yield mapping, queue, function, visibility_s, timeout_s, needed_s
 
 
-def _raise_visibility(model: Model, queue: Queue, needed_s: int) -> Fix:
+def _raise_visibility(model: Model, queue: ModelQueue, needed_s: int) -> Fix:
     value = min(needed_s, VISIBILITY_MAX_S)
     return Fix(
         f"Set VisibilityTimeout of {queue.name} to {value}.", "safe", settled(model.document, queue.visibility_s, value)
     )
 
 
-def _function_of(function: Function) -> Related:
+def _function_of(function: ModelFunction) -> Related:
     default = "" if function.timeout_s.written else " (AWS's default)"
     return Related(function.timeout_s.source, function.name, f"Timeout: {function.timeout_s.value} s{default}")
 
 
-def _arithmetic(mapping: Mapping, visibility_s: int, timeout_s: int, needed_s: int) -> tuple[str, ...]:
+def _arithmetic(mapping: ModelMapping, visibility_s: int, timeout_s: int, needed_s: int) -> tuple[str, ...]:
     return (
         f"{TIMEOUTS_A_RECEIVE} x {timeout_s} s timeout + {mapping.window_s.value} s batching window = {needed_s} s",
         f"the visibility timeout is {visibility_s} s",

@@ -29,7 +29,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from onefold.check.findings import Source
+from onefold.check.findings import FindingSource
 
 PropertyPath = tuple[str | int, ...]
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Unresolved(msgspec.Struct, frozen=True):
     why: str
 
 
-class Setting(msgspec.Struct, Generic[T], frozen=True):
+class ResourceSetting(msgspec.Struct, Generic[T], frozen=True):
     """A value of a resource: known, absent, or not to be told.
 
     Attributes:
@@ -64,11 +64,11 @@ class Setting(msgspec.Struct, Generic[T], frozen=True):
     """
 
     value: T | None
-    source: Source
+    source: FindingSource
     at: PropertyPath
     written: bool
     why: str = ""
-    span: Source | None = None
+    span: FindingSource | None = None
 
     @property
     def path(self) -> str:
@@ -127,7 +127,7 @@ class Document(msgspec.Struct, frozen=True):
                 return _NOTHING
         return found
 
-    def source(self, path: PropertyPath) -> Source:
+    def source(self, path: PropertyPath) -> FindingSource:
         """Where a value, or the nearest around it, is written; the first line of it if it has several."""
         while path and path not in self.spans:
             path = path[:-1]
@@ -135,15 +135,15 @@ class Document(msgspec.Struct, frozen=True):
         if span.end_line != span.line and not span.file:
             first = self.text.split("\n", span.line)[span.line - 1]
             span = Span(span.line, span.column, span.line, max(span.column, len(first.rstrip()) + 1))
-        return Source(span.file or self.file, span.line, span.column, span.end_line, span.end_column)
+        return FindingSource(span.file or self.file, span.line, span.column, span.end_line, span.end_column)
 
-    def setting(self, path: PropertyPath, value: T | None, why: str = "") -> Setting[T]:
+    def setting(self, path: PropertyPath, value: T | None, why: str = "") -> ResourceSetting[T]:
         """A value with where it is written."""
         literal = self._at(path)
         is_number = type(literal) is int or (isinstance(literal, str) and literal.isascii() and literal.isdecimal())
         source = self.source(path)
         span = source if is_number and path in self.spans else None
-        return Setting(value, source, path, literal is not _NOTHING, why, span)
+        return ResourceSetting(value, source, path, literal is not _NOTHING, why, span)
 
 
 class TemplateLocation(msgspec.Struct, frozen=True):
@@ -256,14 +256,14 @@ class FunctionFacts(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int
     environment: Mapping[str, str]
     reserved_concurrency: int | None = None
-    reserved: Setting[int]
-    dead_letter_arn: Setting[str]
-    on_failure: Setting[str]
-    durable_s: Setting[int]
-    tenancy: Setting[str]
+    reserved: ResourceSetting[int]
+    dead_letter_arn: ResourceSetting[str]
+    on_failure: ResourceSetting[str]
+    durable_s: ResourceSetting[int]
+    tenancy: ResourceSetting[str]
     on_instances: bool
-    role_arn: Setting[str]
-    permissions: Setting[list[Any]]
+    role_arn: ResourceSetting[str]
+    permissions: ResourceSetting[list[Any]]
     loops_allowed: bool
     unresolved: Mapping[str, Unresolved] = {}
 
@@ -304,7 +304,7 @@ class ResourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     arn: str
     named: bool
-    source: Source
+    source: FindingSource
     at: PropertyPath
     exists: bool | Unresolved = True
 
@@ -315,34 +315,34 @@ class TargetFacts(msgspec.Struct, frozen=True, kw_only=True):
     `makes_queue`: SAM makes the dead-letter queue, and lets it be sent to. `input`: what is sent, text or plain data.
     """
 
-    source: Source
+    source: FindingSource
     at: PropertyPath
-    arn: Setting[str]
-    role_arn: Setting[str]
-    dead_letter_arn: Setting[str]
+    arn: ResourceSetting[str]
+    role_arn: ResourceSetting[str]
+    dead_letter_arn: ResourceSetting[str]
     makes_queue: bool
-    retries_max: Setting[int]
-    age_max_s: Setting[int]
-    group: Setting[str]
-    input: Setting[Any]
+    retries_max: ResourceSetting[int]
+    age_max_s: ResourceSetting[int]
+    group: ResourceSetting[str]
+    input: ResourceSetting[Any]
 
 
 class ScheduleFacts(ResourceFacts, frozen=True, kw_only=True):
     """A schedule of EventBridge Scheduler. `group`: the name of its schedule group, "default" where none is given."""
 
-    expression: Setting[str]
-    group: Setting[str]
-    state: Setting[str]
+    expression: ResourceSetting[str]
+    group: ResourceSetting[str]
+    state: ResourceSetting[str]
     target: TargetFacts
 
 
 class RuleFacts(ResourceFacts, frozen=True, kw_only=True):
     """A rule of EventBridge: on a schedule, or for events of a bus. `targets` None: they are not known."""
 
-    expression: Setting[str]
-    pattern: Setting[Any]
-    bus: Setting[str]
-    state: Setting[str]
+    expression: ResourceSetting[str]
+    pattern: ResourceSetting[Any]
+    bus: ResourceSetting[str]
+    state: ResourceSetting[str]
     targets: tuple[TargetFacts, ...] | None
 
 
@@ -350,71 +350,71 @@ class BusFacts(ResourceFacts, frozen=True, kw_only=True):
     """An event bus, of the classic generation (1) or of the second (2)."""
 
     generation: Literal[1, 2]
-    dead_letter_arn: Setting[str]
-    key: Setting[str]
-    retention_days: Setting[int]
+    dead_letter_arn: ResourceSetting[str]
+    key: ResourceSetting[str]
+    retention_days: ResourceSetting[int]
 
 
 class SubscriberFacts(ResourceFacts, frozen=True, kw_only=True):
     """A subscriber of an event bus of the second generation: it has one target."""
 
-    bus: Setting[str]
-    kind: Setting[str]
-    state: Setting[str]
-    target_arn: Setting[str]
-    filters: Setting[list[Any]]
-    role_arn: Setting[str]
-    on_failure: Setting[str]
-    retries_max: Setting[int]
-    age_max_s: Setting[int]
+    bus: ResourceSetting[str]
+    kind: ResourceSetting[str]
+    state: ResourceSetting[str]
+    target_arn: ResourceSetting[str]
+    filters: ResourceSetting[list[Any]]
+    role_arn: ResourceSetting[str]
+    on_failure: ResourceSetting[str]
+    retries_max: ResourceSetting[int]
+    age_max_s: ResourceSetting[int]
 
 
 class TopicFacts(ResourceFacts, frozen=True, kw_only=True):
     """A topic of SNS."""
 
-    fifo: Setting[bool]
-    content_dedup: Setting[bool]
-    key: Setting[str]
+    fifo: ResourceSetting[bool]
+    content_dedup: ResourceSetting[bool]
+    key: ResourceSetting[str]
 
 
 class TopicSubscriptionFacts(ResourceFacts, frozen=True, kw_only=True):
     """A subscription to a topic. `allowed`: SAM makes the policy that lets the topic send to its queue."""
 
-    topic_arn: Setting[str]
-    protocol: Setting[str]
-    endpoint: Setting[str]
-    dead_letter_arn: Setting[str]
-    raw: Setting[bool]
-    filter_policy: Setting[dict[str, Any]]
-    filter_scope: Setting[str]
+    topic_arn: ResourceSetting[str]
+    protocol: ResourceSetting[str]
+    endpoint: ResourceSetting[str]
+    dead_letter_arn: ResourceSetting[str]
+    raw: ResourceSetting[bool]
+    filter_policy: ResourceSetting[dict[str, Any]]
+    filter_scope: ResourceSetting[str]
     allowed: bool
 
 
 class StateMachineFacts(ResourceFacts, frozen=True, kw_only=True):
     """A state machine. `definition`: in Amazon States Language; in its texts, `GAP` stands for what is not known."""
 
-    kind: Setting[str]
-    definition: Setting[dict[str, Any]]
+    kind: ResourceSetting[str]
+    definition: ResourceSetting[dict[str, Any]]
 
 
 class TableFacts(ResourceFacts, frozen=True, kw_only=True):
     """A table of DynamoDB. `regions`: of its replicas. `consistency`: EVENTUAL or STRONG between them."""
 
     name: str
-    hash_key: Setting[str]
-    ttl_attribute: Setting[str]
-    regions: Setting[list[str]]
-    consistency: Setting[str]
+    hash_key: ResourceSetting[str]
+    ttl_attribute: ResourceSetting[str]
+    regions: ResourceSetting[list[str]]
+    consistency: ResourceSetting[str]
 
 
 class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A metric that an alarm looks at, alone or in an expression."""
 
-    namespace: Setting[str]
-    name: Setting[str]
-    dimensions: Mapping[str, Setting[str]]
-    statistic: Setting[str]
-    period_s: Setting[int]
+    namespace: ResourceSetting[str]
+    name: ResourceSetting[str]
+    dimensions: Mapping[str, ResourceSetting[str]]
+    statistic: ResourceSetting[str]
+    period_s: ResourceSetting[int]
 
 
 class AlarmFacts(ResourceFacts, frozen=True, kw_only=True):
@@ -423,19 +423,19 @@ class AlarmFacts(ResourceFacts, frozen=True, kw_only=True):
     kind: Literal["metric", "composite", "log"]
     metrics: tuple[MetricFacts, ...] | None
     computes: bool
-    comparison: Setting[str]
-    threshold: Setting[float]
-    missing: Setting[str]
-    enabled: Setting[bool]
-    actions: Setting[list[Any]]
-    ok_actions: Setting[list[Any]]
-    rule: Setting[str]
+    comparison: ResourceSetting[str]
+    threshold: ResourceSetting[float]
+    missing: ResourceSetting[str]
+    enabled: ResourceSetting[bool]
+    actions: ResourceSetting[list[Any]]
+    ok_actions: ResourceSetting[list[Any]]
+    rule: ResourceSetting[str]
 
 
 class KeyFacts(ResourceFacts, frozen=True, kw_only=True):
     """A key of KMS with its policy. `names`: its id and aliases, by which queues refer to it."""
 
-    policy: Setting[dict[str, Any]]
+    policy: ResourceSetting[dict[str, Any]]
     names: frozenset[str]
 
 
@@ -450,9 +450,9 @@ class RoleFacts(ResourceFacts, frozen=True, kw_only=True):
 class InvokeConfigFacts(ResourceFacts, frozen=True, kw_only=True):
     """An AWS::Lambda::EventInvokeConfig: where asynchronous invocations of a function (its name) go that have failed."""
 
-    function: Setting[str]
-    on_failure: Setting[str]
-    retries_max: Setting[int]
+    function: ResourceSetting[str]
+    on_failure: ResourceSetting[str]
+    retries_max: ResourceSetting[int]
 
 
 class TemplateFacts(msgspec.Struct, frozen=True, kw_only=True):

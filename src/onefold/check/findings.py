@@ -21,7 +21,7 @@ def is_remote(file: str) -> bool:
     return "://" in file
 
 
-class Source(Struct, frozen=True):
+class FindingSource(Struct, frozen=True):
     """A piece of a file: lines and columns from 1, `end_column` one past the last character."""
 
     file: str
@@ -38,15 +38,15 @@ class Source(Struct, frozen=True):
 class Related(Struct, frozen=True):
     """The other side of a comparison: where it is, of which resource, and what it says there."""
 
-    source: Source
+    source: FindingSource
     resource: str
     text: str
 
 
-class Edit(Struct, frozen=True):
+class FindingEdit(Struct, frozen=True):
     """Replace a piece of a file with a text; a piece of no length inserts."""
 
-    source: Source
+    source: FindingSource
     text: str
 
 
@@ -55,7 +55,7 @@ class Fix(Struct, frozen=True):
 
     description: str
     safety: Literal["safe", "unsafe"]
-    edits: tuple[Edit, ...] = ()
+    edits: tuple[FindingEdit, ...] = ()
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     rule: str
     severity: Severity
     message: str
-    source: Source
+    source: FindingSource
     resource: str
     property_path: str = ""
     arithmetic: tuple[str, ...] = ()

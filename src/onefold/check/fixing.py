@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from onefold import redact
 from onefold.check.checking import check
-from onefold.check.findings import Edit, Finding
-from onefold.check.rules import Rule
+from onefold.check.findings import Finding, FindingEdit
+from onefold.check.rules import CheckRule
 from onefold.check.suppressions import Suppression
 from onefold.errors import InvariantBroken, StorageError
 
@@ -35,7 +35,7 @@ class Fixed(Struct, frozen=True):
 
 
 def fixed(
-    path: Path, rules: Sequence[Rule], today: date, parameters: Mapping[str, str] | None = None, *, unsafe: bool,
+    path: Path, rules: Sequence[CheckRule], today: date, parameters: Mapping[str, str] | None = None, *, unsafe: bool,
     suppressions: Sequence[Suppression] = (),
 ) -> Fixed:  # fmt: skip
     """What a file becomes when all fixes are made, again and again until none is left. Nothing is written.
@@ -79,13 +79,13 @@ def _text(path: Path) -> str:
         return file.read()
 
 
-def _edits(found: Iterable[Finding], *, unsafe: bool) -> list[Edit]:
+def _edits(found: Iterable[Finding], *, unsafe: bool) -> list[FindingEdit]:
     return [
         edit for one in found if one.fix is not None and (unsafe or one.fix.safety == "safe") for edit in one.fix.edits
     ]
 
 
-def applied(text: str, edits: Iterable[Edit]) -> str:
+def applied(text: str, edits: Iterable[FindingEdit]) -> str:
     """The text with the edits made; one that begins before the end of another is not made."""
     starts = [1 if text.startswith("\ufeff") else 0]  # a byte order mark is not counted as a column
     for line in text.removeprefix("\ufeff").split("\n"):

@@ -18,8 +18,8 @@ import msgspec
 from msgspec.structs import replace
 
 from onefold import redact
-from onefold.check.checking import Checked
-from onefold.check.findings import Finding, Related, Source, is_remote
+from onefold.check.checking import CheckedInput
+from onefold.check.findings import Finding, FindingSource, Related, is_remote
 from onefold.check.rules import HARMS, RULES
 
 ROWS_MAX: Final = 100  # ours; a comment on GitHub may have 65,536 characters
@@ -27,7 +27,7 @@ _LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
 _PRECISION: Final = {False: "very-high", True: "medium"}  # of rules in preview
 
 
-def concise(checked: Checked, root: Path) -> str:
+def concise(checked: CheckedInput, root: Path) -> str:
     """`file:line:column: id severity: message`, one line for each open finding; `file: not checked: why`."""
     found = "".join(
         f"{redact.one_line(str(replace(one.source, file=_relative(one.source.file, root))))}:"
@@ -40,7 +40,7 @@ def concise(checked: Checked, root: Path) -> str:
     )
 
 
-def github(checked: Checked, root: Path) -> str:
+def github(checked: CheckedInput, root: Path) -> str:
     """Workflow commands, which GitHub shows beside the lines of a pull request."""
     kinds = {"error": "error", "warning": "warning", "info": "notice"}
     found = "".join(
@@ -69,7 +69,7 @@ def _property(text: str) -> str:
     return _value(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def as_json(checked: Checked, root: Path) -> str:
+def as_json(checked: CheckedInput, root: Path) -> str:
     """Everything, suppressed findings too."""
     findings = []
     for one in checked.findings:
@@ -91,7 +91,7 @@ def as_json(checked: Checked, root: Path) -> str:
     return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
 
 
-def sarif(checked: Checked, root: Path) -> str:
+def sarif(checked: CheckedInput, root: Path) -> str:
     """SARIF 2.1.0, as GitHub's code scanning takes it."""
     numbers = {rule.id: number for number, rule in enumerate(RULES)}
     log = {
@@ -117,7 +117,7 @@ def sarif(checked: Checked, root: Path) -> str:
     return msgspec.json.format(msgspec.json.encode(log), indent=2).decode() + "\n"
 
 
-def _invocation(checked: Checked, root: Path) -> dict[str, Any]:
+def _invocation(checked: CheckedInput, root: Path) -> dict[str, Any]:
     """Whether all that was named could be read, and what could not."""
     return {
         "executionSuccessful": not any(one.is_named for one in checked.unread),
@@ -132,7 +132,7 @@ def _invocation(checked: Checked, root: Path) -> dict[str, Any]:
     }
 
 
-def junit(checked: Checked, root: Path) -> str:
+def junit(checked: CheckedInput, root: Path) -> str:
     """A test suite in the form of JUnit: a case for each file, and one that has failed for each open finding."""
     suite = ET.Element("testsuite", name="onefold check")
     files = [*checked.files, *checked.apps, *checked.accounts, *checked.python_files]
@@ -162,7 +162,7 @@ def _xml(text: str) -> str:
     return "".join(one if one in "\t\n\r" or " " <= one <= "\ud7ff" or one >= "\ue000" else "\ufffd" for one in text)
 
 
-def markdown(checked: Checked, root: Path) -> str:
+def markdown(checked: CheckedInput, root: Path) -> str:
     """A table for a comment on a pull request; long ones end with how many more there are."""
     lines = [f"**onefold check: {counted(checked.open)} found.**", ""]
     if checked.open:
@@ -225,7 +225,7 @@ def _related(number: int, one: Related, root: Path) -> dict[str, Any]:
     return {"id": number, "message": {"text": one.text}, "physicalLocation": _location(one.source, root)}
 
 
-def _location(source: Source, root: Path) -> dict[str, Any]:
+def _location(source: FindingSource, root: Path) -> dict[str, Any]:
     return {
         "artifactLocation": {"uri": _relative(source.file, root)},
         "region": {
@@ -242,7 +242,7 @@ def _relative(file: str, root: Path) -> str:
     return path.relative_to(root.resolve()).as_posix() if path.is_relative_to(root.resolve()) else path.as_posix()
 
 
-FORMATS: Final[dict[str, Callable[[Checked, Path], str]]] = {
+FORMATS: Final[dict[str, Callable[[CheckedInput, Path], str]]] = {
     "concise": concise, "json": as_json, "sarif": sarif, "github": github, "junit": junit, "markdown": markdown,
 }  # fmt: skip
 

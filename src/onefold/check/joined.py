@@ -14,10 +14,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from onefold.check.code_facts import Argument, Call, Handler
-from onefold.check.collect_python import Entry
+from onefold.check.code_facts import Argument, CodeCall, CodeHandler
+from onefold.check.collect_python import HandlerEntry
 from onefold.check.facts import FunctionFacts, InlineCode, LocalCode, TemplateFacts
-from onefold.check.model import Function, Mapping, Model, Queue
+from onefold.check.model import Model, ModelFunction, ModelMapping, ModelQueue
 from onefold.check.python_modules import Inside
 
 
@@ -25,34 +25,34 @@ class Joined(Struct, frozen=True, kw_only=True):
     """The model of a template, and the handlers of queues whose code was read, by the name of the function."""
 
     model: Model
-    handlers: abc.Mapping[str, Handler]
+    handlers: abc.Mapping[str, CodeHandler]
 
-    def mapped(self) -> Iterator[tuple[Mapping, Handler]]:
+    def mapped(self) -> Iterator[tuple[ModelMapping, CodeHandler]]:
         """The mappings whose handler was read."""
         for mapping in self.model.mappings:
             handler = self.handlers.get(mapping.facts.function)
             if handler is not None:
                 yield mapping, handler
 
-    def queue_of(self, call: Call, mapping: Mapping) -> Queue | None:
+    def queue_of(self, call: CodeCall, mapping: ModelMapping) -> ModelQueue | None:
         """The queue that a call uses, by its URL in the code or in an environment variable of the mapping's function."""
         name = self._named(call.arguments.get("QueueUrl"), mapping)
         found = [one for one in self.model.queues if one.facts.name == name]
         return found[0] if len(found) == 1 else None
 
-    def function_called(self, call: Call, mapping: Mapping) -> Function | None:
+    def function_called(self, call: CodeCall, mapping: ModelMapping) -> ModelFunction | None:
         """The function that a call invokes, by its name in the code or in such a variable."""
         name = self._named(call.arguments.get("FunctionName"), mapping)
         found = [one for one in self.model.functions if one.facts.name == name]
         return found[0] if len(found) == 1 else None
 
-    def allows_loops(self, function: Function) -> bool:
+    def allows_loops(self, function: ModelFunction) -> bool:
         """Whether `RecursiveLoop` of a function is `Allow`, or not known."""
         document = self.model.document
         paths = ((*function.facts.location.parts, "RecursiveLoop"), ("Globals", "Function", "RecursiveLoop"))
         return any(document.has(path) and document.at(path) != "Terminate" for path in paths)
 
-    def _named(self, argument: Argument | None, mapping: Mapping) -> str | None:
+    def _named(self, argument: Argument | None, mapping: ModelMapping) -> str | None:
         """The last part of a name, URL or ARN."""
         if argument is None or mapping.function is None:
             return None
@@ -69,21 +69,21 @@ class Joined(Struct, frozen=True, kw_only=True):
         return name or None
 
 
-def entries_of(facts: TemplateFacts) -> dict[str, Entry]:
+def entries_of(facts: TemplateFacts) -> dict[str, HandlerEntry]:
     """The handlers of queues whose code is in a local directory or in the template, by the name of the function."""
     mapped = {one.function for one in facts.mappings}
-    found: dict[str, Entry] = {}
+    found: dict[str, HandlerEntry] = {}
     for one in facts.functions:
         function = one.handler.rpartition(".")[2]
         if one.name in mapped and isinstance(one.code, LocalCode):
             file, root = (_beside(path, facts.file) for path in (one.code.file, one.code.directory))
-            found[one.name] = Entry(file, root, function)
+            found[one.name] = HandlerEntry(file, root, function)
         elif one.name in mapped and isinstance(one.code, InlineCode):
             inside = _inside(one, one.code.text, facts)
             path = (
                 Path(facts.file).parent / f"{one.logical_id}.py"
             )  # there is no such file; inline code imports no other
-            found[one.name] = Entry(path, path, function, one.code.text, inside)
+            found[one.name] = HandlerEntry(path, path, function, one.code.text, inside)
     return found
 
 

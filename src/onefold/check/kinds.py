@@ -14,7 +14,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 
-class Kind(Struct, frozen=True):
+class ResourceKind(Struct, frozen=True):
     """How one type of resource is referred to.
 
     Attributes:
@@ -30,26 +30,26 @@ class Kind(Struct, frozen=True):
 
 _AT: Final = "{region}:{account}"
 KINDS: Final = {
-    "AWS::CloudWatch::Alarm": Kind("AlarmName", f"cloudwatch:{_AT}:alarm:{{name}}"),
-    "AWS::CloudWatch::CompositeAlarm": Kind("AlarmName", f"cloudwatch:{_AT}:alarm:{{name}}"),
-    "AWS::CloudWatch::LogAlarm": Kind("AlarmName", f"cloudwatch:{_AT}:alarm:{{name}}"),
-    "AWS::DynamoDB::GlobalTable": Kind("TableName", f"dynamodb:{_AT}:table/{{name}}"),
-    "AWS::DynamoDB::Table": Kind("TableName", f"dynamodb:{_AT}:table/{{name}}"),
-    "AWS::Events::EventBus": Kind("Name", f"events:{_AT}:event-bus/{{name}}"),
-    "AWS::Events::Rule": Kind("Name", f"events:{_AT}:rule/{{inside}}{{name}}", inside=("EventBusName", "")),
-    "AWS::EventsV2::EventBus": Kind("Name", f"events:{_AT}:event-busv2/{{name}}", "arn"),
-    "AWS::EventsV2::Subscriber": Kind("Name", f"events:{_AT}:subscriber/{{name}}", "arn"),
-    "AWS::IAM::Role": Kind("RoleName", "iam::{account}:role/{name}"),
-    "AWS::KMS::Alias": Kind("AliasName", f"kms:{_AT}:{{name}}"),
-    "AWS::KMS::Key": Kind("", f"kms:{_AT}:key/{{name}}"),
-    "AWS::SNS::Topic": Kind("TopicName", f"sns:{_AT}:{{name}}", "arn"),
-    "AWS::Scheduler::Schedule": Kind(
+    "AWS::CloudWatch::Alarm": ResourceKind("AlarmName", f"cloudwatch:{_AT}:alarm:{{name}}"),
+    "AWS::CloudWatch::CompositeAlarm": ResourceKind("AlarmName", f"cloudwatch:{_AT}:alarm:{{name}}"),
+    "AWS::CloudWatch::LogAlarm": ResourceKind("AlarmName", f"cloudwatch:{_AT}:alarm:{{name}}"),
+    "AWS::DynamoDB::GlobalTable": ResourceKind("TableName", f"dynamodb:{_AT}:table/{{name}}"),
+    "AWS::DynamoDB::Table": ResourceKind("TableName", f"dynamodb:{_AT}:table/{{name}}"),
+    "AWS::Events::EventBus": ResourceKind("Name", f"events:{_AT}:event-bus/{{name}}"),
+    "AWS::Events::Rule": ResourceKind("Name", f"events:{_AT}:rule/{{inside}}{{name}}", inside=("EventBusName", "")),
+    "AWS::EventsV2::EventBus": ResourceKind("Name", f"events:{_AT}:event-busv2/{{name}}", "arn"),
+    "AWS::EventsV2::Subscriber": ResourceKind("Name", f"events:{_AT}:subscriber/{{name}}", "arn"),
+    "AWS::IAM::Role": ResourceKind("RoleName", "iam::{account}:role/{name}"),
+    "AWS::KMS::Alias": ResourceKind("AliasName", f"kms:{_AT}:{{name}}"),
+    "AWS::KMS::Key": ResourceKind("", f"kms:{_AT}:key/{{name}}"),
+    "AWS::SNS::Topic": ResourceKind("TopicName", f"sns:{_AT}:{{name}}", "arn"),
+    "AWS::Scheduler::Schedule": ResourceKind(
         "Name", f"scheduler:{_AT}:schedule/{{inside}}{{name}}", inside=("GroupName", "default")
     ),
-    "AWS::Scheduler::ScheduleGroup": Kind("Name", f"scheduler:{_AT}:schedule-group/{{name}}"),
-    "AWS::Serverless::SimpleTable": Kind("TableName", f"dynamodb:{_AT}:table/{{name}}"),
-    "AWS::Serverless::StateMachine": Kind("Name", f"states:{_AT}:stateMachine:{{name}}", "arn"),
-    "AWS::StepFunctions::StateMachine": Kind("StateMachineName", f"states:{_AT}:stateMachine:{{name}}", "arn"),
+    "AWS::Scheduler::ScheduleGroup": ResourceKind("Name", f"scheduler:{_AT}:schedule-group/{{name}}"),
+    "AWS::Serverless::SimpleTable": ResourceKind("TableName", f"dynamodb:{_AT}:table/{{name}}"),
+    "AWS::Serverless::StateMachine": ResourceKind("Name", f"states:{_AT}:stateMachine:{{name}}", "arn"),
+    "AWS::StepFunctions::StateMachine": ResourceKind("StateMachineName", f"states:{_AT}:stateMachine:{{name}}", "arn"),
 }
 SERVED: Final = frozenset({"AWS::SNS::Topic"})  # of these, those that exist in a local SQS
 NAME_ATTRIBUTES: Final = frozenset({"AlarmName", "KeyId", "Name", "QueueName", "TopicName"})

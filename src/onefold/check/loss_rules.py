@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from onefold.check.duplicate_rules import VISIBILITY_MAX_S, visibility_needed_s
-from onefold.check.facts import PropertyPath, Setting, StateMachineFacts
+from onefold.check.facts import PropertyPath, ResourceSetting, StateMachineFacts
 from onefold.check.findings import Finding, Fix, Related
 from onefold.check.intrinsics import why_not
-from onefold.check.model import Function, Model, Queue, settled
+from onefold.check.model import Model, ModelFunction, ModelQueue, settled
 
 RECEIVES_LEAST: Final = 5  # Lambda developer guide, as above
 CONCURRENCY_LEAST: Final = 2  # Lambda API reference, ScalingConfig: MaximumConcurrency is 2 to 1,000
@@ -54,7 +54,7 @@ def _days(seconds: int | None) -> str:
     return f"{seconds / DAY_S:.3g} days" if seconds >= 2 * DAY_S else f"{seconds:,} s"
 
 
-def _pairs(model: Model) -> Iterator[tuple[Queue, Queue]]:
+def _pairs(model: Model) -> Iterator[tuple[ModelQueue, ModelQueue]]:
     """Queues with the dead-letter queue that is in the same template."""
     for queue in model.queues:
         if queue.dead_letters is not None:
@@ -149,7 +149,7 @@ def expires_before_dead_letter_queue(model: Model) -> Iterator[Finding]:
         )
 
 
-def _in_time(model: Model, queue: Queue, receives: Setting[int], most: int, each_s: int) -> Fix:
+def _in_time(model: Model, queue: ModelQueue, receives: ResourceSetting[int], most: int, each_s: int) -> Fix:
     """Fewer receives; where that would be too few for a function, a longer retention."""
     if most >= RECEIVES_LEAST or (most and not model.mappings_of(queue)):
         description = f"Set maxReceiveCount of {queue.name} to {most} or less."
@@ -209,7 +209,7 @@ def source_not_allowed(model: Model) -> Iterator[Finding]:
             )
 
 
-def _policy(queue: Queue) -> dict[str, Any] | None:
+def _policy(queue: ModelQueue) -> dict[str, Any] | None:
     text = queue.facts.attributes.get("RedriveAllowPolicy")
     found: dict[str, Any] | None = None if text is None else json.loads(text)
     return found
@@ -259,7 +259,7 @@ def reserved_below_concurrency(model: Model) -> Iterator[Finding]:
             )
 
 
-def _throttled(model: Model, function: Function, arithmetic: str, least: int) -> Finding:
+def _throttled(model: Model, function: ModelFunction, arithmetic: str, least: int) -> Finding:
     reserved = function.reserved
     assert reserved is not None
     assert reserved.value is not None

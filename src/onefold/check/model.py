@@ -29,16 +29,16 @@ from onefold.check.facts import (
     PropertyPath,
     QueueFacts,
     ResourceFacts,
+    ResourceSetting,
     RuleFacts,
     ScheduleFacts,
-    Setting,
     SubscriberFacts,
     TargetFacts,
     TemplateFacts,
     TopicSubscriptionFacts,
     Unresolved,
 )
-from onefold.check.findings import Edit, Source
+from onefold.check.findings import FindingEdit, FindingSource
 from onefold.check.intrinsics import decimal_number
 from onefold.limits import SECOND_MS
 
@@ -55,7 +55,7 @@ _SUBSTITUTED: Final = re.compile(r"\$\{([^!.{}]{1,255})")
 R = TypeVar("R", bound=ResourceFacts)
 
 
-class Queue(Struct, frozen=True, kw_only=True):
+class ModelQueue(Struct, frozen=True, kw_only=True):
     """A queue. `roles`: what it is for, as far as this template says: more than one, or none.
 
     `messages_a_second`, `seconds_each`: how many come and how long one takes, where the metadata of the resource say so:
@@ -63,15 +63,15 @@ class Queue(Struct, frozen=True, kw_only=True):
     """
 
     facts: QueueFacts
-    source: Source
-    visibility_s: Setting[int]
-    retention_s: Setting[int]
-    receives_max: Setting[int] | None
-    dead_letters: Queue | None
+    source: FindingSource
+    visibility_s: ResourceSetting[int]
+    retention_s: ResourceSetting[int]
+    receives_max: ResourceSetting[int] | None
+    dead_letters: ModelQueue | None
     roles: frozenset[Role]
     is_redrive_written: bool
-    messages_a_second: Setting[float]
-    seconds_each: Setting[float]
+    messages_a_second: ResourceSetting[float]
+    seconds_each: ResourceSetting[float]
 
     @property
     def name(self) -> str:
@@ -111,22 +111,22 @@ class Sender(Struct, frozen=True, kw_only=True):
 
     name: str
     kind: Literal["rule", "schedule", "topic", "bus", "subscriber"]
-    source: Source
+    source: FindingSource
     arn: str
-    queue_arn: Setting[str]
+    queue_arn: ResourceSetting[str]
     of_failures: bool
     principal: str = ""
-    role_arn: Setting[str] | None = None
+    role_arn: ResourceSetting[str] | None = None
     is_allowed: bool = False
 
 
-class Function(Struct, frozen=True, kw_only=True):
+class ModelFunction(Struct, frozen=True, kw_only=True):
     """A function. `reserved`: its reserved concurrency; None: there is none."""
 
     facts: FunctionFacts
-    source: Source
-    timeout_s: Setting[int]
-    reserved: Setting[int] | None
+    source: FindingSource
+    timeout_s: ResourceSetting[int]
+    reserved: ResourceSetting[int] | None
 
     @property
     def name(self) -> str:
@@ -134,17 +134,17 @@ class Function(Struct, frozen=True, kw_only=True):
         return self.facts.logical_id
 
 
-class Mapping(Struct, frozen=True, kw_only=True):
+class ModelMapping(Struct, frozen=True, kw_only=True):
     """An event source mapping that is enabled, with its two ends where they are in this template."""
 
     facts: MappingFacts
-    source: Source
-    batch_size: Setting[int]
-    window_s: Setting[int]
-    concurrency_max: Setting[int] | None
+    source: FindingSource
+    batch_size: ResourceSetting[int]
+    window_s: ResourceSetting[int]
+    concurrency_max: ResourceSetting[int] | None
     reports_failures: bool | None
-    queue: Queue | None
-    function: Function | None
+    queue: ModelQueue | None
+    function: ModelFunction | None
 
     @property
     def name(self) -> str:
@@ -162,9 +162,9 @@ class Model(Struct, frozen=True, kw_only=True):
     """
 
     document: Document
-    queues_by_name: abc.Mapping[str, Queue]
-    functions_by_name: abc.Mapping[str, Function]
-    mappings: tuple[Mapping, ...]
+    queues_by_name: abc.Mapping[str, ModelQueue]
+    functions_by_name: abc.Mapping[str, ModelFunction]
+    mappings: tuple[ModelMapping, ...]
     policies: tuple[PolicyFacts, ...]
     around: tuple[ResourceFacts, ...]
     senders: abc.Mapping[str, list[Sender]]
@@ -176,20 +176,20 @@ class Model(Struct, frozen=True, kw_only=True):
     has_unknown_sources: bool
 
     @property
-    def queues(self) -> abc.Collection[Queue]:
+    def queues(self) -> abc.Collection[ModelQueue]:
         """All queues."""
         return self.queues_by_name.values()
 
     @property
-    def functions(self) -> abc.Collection[Function]:
+    def functions(self) -> abc.Collection[ModelFunction]:
         """All functions."""
         return self.functions_by_name.values()
 
-    def mappings_of(self, queue: Queue) -> list[Mapping]:
+    def mappings_of(self, queue: ModelQueue) -> list[ModelMapping]:
         """The mappings that receive from a queue."""
         return [one for one in self.mappings if one.queue is queue]
 
-    def senders_of(self, queue: Queue) -> list[Sender]:
+    def senders_of(self, queue: ModelQueue) -> list[Sender]:
         """What sends to a queue, or sends it what failed elsewhere."""
         return self.senders.get(queue.facts.name, [])
 
@@ -210,11 +210,11 @@ class Model(Struct, frozen=True, kw_only=True):
         places = self.references.get(one_id, frozenset())
         return bool(self.unseen) or any(named or one in places for one in self.nested)
 
-    def queue_at(self, arn: str | None) -> Queue | None:
+    def queue_at(self, arn: str | None) -> ModelQueue | None:
         """The queue of this template that has an ARN."""
         return self.queues_by_name.get(name_in(arn, "sqs", self.place))
 
-    def keeps_failures(self, function: Function) -> bool:
+    def keeps_failures(self, function: ModelFunction) -> bool:
         """Whether asynchronous invocations that failed go somewhere, or may."""
         facts = function.facts
         if not (facts.dead_letter_arn.is_absent and facts.on_failure.is_absent):
@@ -222,7 +222,7 @@ class Model(Struct, frozen=True, kw_only=True):
         configs = [one for one in self.possible(InvokeConfigFacts) if _is_of(one.function.value, facts.name)]
         return any(not one.on_failure.is_absent for one in configs)
 
-    def function_at(self, arn: str | None) -> Function | None:
+    def function_at(self, arn: str | None) -> ModelFunction | None:
         """The function of this template that has an ARN, with or without a version or alias."""
         return self.functions_by_name.get(name_in(arn, "lambda", self.place))
 
@@ -260,7 +260,7 @@ class _Linker:
         self._roles = self._inferred()
 
     def model(self) -> Model:
-        queues: dict[str, Queue] = {}
+        queues: dict[str, ModelQueue] = {}
         for one in self._facts.queues:  # dead-letter queues come first
             queues[one.name] = self._queue(one, queues)
         functions = {one.name: self._function(one) for one in self._facts.functions}
@@ -320,12 +320,12 @@ class _Linker:
         """The name of a mapping's queue; "" where that is of another region or account."""
         return name_in(mapping.queue_arn, "sqs", self._place) if self._place is not None else mapping.queue
 
-    def _queue(self, facts: QueueFacts, before: dict[str, Queue]) -> Queue:
+    def _queue(self, facts: QueueFacts, before: dict[str, ModelQueue]) -> ModelQueue:
         base = facts.location.parts
         receives = None
         if facts.redrive is not None:
             receives = self._document.setting((*base, "RedrivePolicy", "maxReceiveCount"), facts.redrive.receives_max)
-        return Queue(
+        return ModelQueue(
             facts=facts,
             source=self._document.source(base),
             visibility_s=self._attribute(facts, "VisibilityTimeout", VISIBILITY_DEFAULT_S),
@@ -338,7 +338,7 @@ class _Linker:
             seconds_each=self._expected(facts, "seconds_each"),
         )
 
-    def _expected(self, facts: QueueFacts, name: str) -> Setting[float]:
+    def _expected(self, facts: QueueFacts, name: str) -> ResourceSetting[float]:
         path = (*facts.location.parts[:-1], "Metadata", "onefold", "expect", name)
         written = self._document.at(path)
         value = decimal_number(written)
@@ -346,30 +346,30 @@ class _Linker:
             return self._document.setting(path, None, value.why)
         return self._document.setting(path, None if written is None or isinstance(value, Unresolved) else value)
 
-    def _attribute(self, facts: QueueFacts, name: str, default: int) -> Setting[int]:
+    def _attribute(self, facts: QueueFacts, name: str, default: int) -> ResourceSetting[int]:
         text = facts.attributes.get(name, str(default))
         why = facts.unresolved[name].why if name in facts.unresolved else ""
         if not why and not (text.isascii() and text.isdecimal()):
             why = "it is not a whole number"
         return self._document.setting((*facts.location.parts, name), None if why else int(text), why)
 
-    def _function(self, facts: FunctionFacts) -> Function:
+    def _function(self, facts: FunctionFacts) -> ModelFunction:
         base = facts.location.parts
         why = facts.unresolved["Timeout"].why if "Timeout" in facts.unresolved else ""
         timeout = self._document.setting(
             self._with_globals(base, "Timeout"), None if why else facts.timeout_ms // SECOND_MS, why
         )
         reserved = None if facts.reserved.value is None else facts.reserved
-        return Function(facts=facts, source=self._document.source(base), timeout_s=timeout, reserved=reserved)
+        return ModelFunction(facts=facts, source=self._document.source(base), timeout_s=timeout, reserved=reserved)
 
-    def _mapping(self, facts: MappingFacts, queue: Queue | None, function: Function | None) -> Mapping:
+    def _mapping(self, facts: MappingFacts, queue: ModelQueue | None, function: ModelFunction | None) -> ModelMapping:
         base = facts.location.parts
 
-        def setting(name: str, value: int) -> Setting[int]:
+        def setting(name: str, value: int) -> ResourceSetting[int]:
             why = facts.unresolved[name].why if name in facts.unresolved else ""
             return self._document.setting((*base, *name.split(".")), None if why else value, why)
 
-        return Mapping(
+        return ModelMapping(
             facts=facts,
             source=self._document.source(base),
             batch_size=setting("BatchSize", facts.batch_size),
@@ -466,7 +466,7 @@ def _of_target(
     )  # fmt: skip
 
 
-def _queue_of_call(target: TargetFacts) -> Setting[str]:
+def _queue_of_call(target: TargetFacts) -> ResourceSetting[str]:
     """The queue to which Scheduler's universal target sends, from the URL in its input."""
     try:
         call = json.loads(target.input.value or "")
@@ -474,14 +474,14 @@ def _queue_of_call(target: TargetFacts) -> Setting[str]:
         call = None
     url = call.get("QueueUrl") if isinstance(call, dict) else None
     if not isinstance(url, str) or url.count("/") < 4:
-        return Setting(None, target.source, target.at, False, "the queue is not in its input")
+        return ResourceSetting(None, target.source, target.at, False, "the queue is not in its input")
     account, name = url.rsplit("/", 2)[1:]
-    return Setting(f"arn:aws:sqs::{account}:{name}", target.source, target.at, True)
+    return ResourceSetting(f"arn:aws:sqs::{account}:{name}", target.source, target.at, True)
 
 
 def _sender(
-    one: ResourceFacts, kind: Literal["rule", "schedule", "topic", "bus", "subscriber"], queue_arn: Setting[str],
-    of_failures: bool, *, principal: str = "", role_arn: Setting[str] | None = None, is_allowed: bool = False,
+    one: ResourceFacts, kind: Literal["rule", "schedule", "topic", "bus", "subscriber"], queue_arn: ResourceSetting[str],
+    of_failures: bool, *, principal: str = "", role_arn: ResourceSetting[str] | None = None, is_allowed: bool = False,
 ) -> Iterator[Sender]:  # fmt: skip
     if name_in(queue_arn.value, "sqs"):
         arn = one.topic_arn.value or "" if isinstance(one, TopicSubscriptionFacts) else one.arn
@@ -494,13 +494,13 @@ def _sender(
 # -- edits -----------------------------------------------------------------------------------------------------------------
 
 
-def replaced(setting: Setting[int], value: int) -> Iterator[Edit]:
+def replaced(setting: ResourceSetting[int], value: int) -> Iterator[FindingEdit]:
     """The edit that writes another number; none where it is not written as a number."""
     if setting.span is not None:
-        yield Edit(setting.span, str(value))
+        yield FindingEdit(setting.span, str(value))
 
 
-def inserted(document: Document, properties: PropertyPath, name: str, value: object) -> Iterator[Edit]:
+def inserted(document: Document, properties: PropertyPath, name: str, value: object) -> Iterator[FindingEdit]:
     """The edit that writes a property above the first of a mapping in block style; none for other mappings.
 
     Args:
@@ -513,11 +513,11 @@ def inserted(document: Document, properties: PropertyPath, name: str, value: obj
     indent = line[: span.column - 1]
     if indent.strip() or line[span.column - 1 : span.column] in {"{", ""}:
         return
-    at = Source(document.file, span.line, 1, span.line, 1)
-    yield Edit(at, f"{indent}{name}: {json.dumps(value)}\n")
+    at = FindingSource(document.file, span.line, 1, span.line, 1)
+    yield FindingEdit(at, f"{indent}{name}: {json.dumps(value)}\n")
 
 
-def settled(document: Document, setting: Setting[int], value: int) -> tuple[Edit, ...]:
+def settled(document: Document, setting: ResourceSetting[int], value: int) -> tuple[FindingEdit, ...]:
     """The edit that gives a setting this value: the number replaced, or the property inserted where it is not written."""
     if setting.written:
         return tuple(replaced(setting, value))

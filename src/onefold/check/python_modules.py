@@ -21,7 +21,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from onefold.check.findings import Source
+from onefold.check.findings import FindingSource
 from onefold.errors import NotFoundError, StorageError, UsageError
 
 FILE_BYTES_MAX: Final = 1_048_576  # ours; larger files are generated
@@ -42,7 +42,7 @@ _KNOWN: Final = frozenset(
 )
 
 
-class Broken(Struct, frozen=True):
+class BrokenModule(Struct, frozen=True):
     """A file that could not be read: what is wrong, what it means, and what to do."""
 
     what: str
@@ -50,9 +50,9 @@ class Broken(Struct, frozen=True):
     todo: str
 
 
-def broken(error: UsageError) -> Broken:
+def broken(error: UsageError) -> BrokenModule:
     """The texts of an error, without its traceback, which would keep all modules in memory."""
-    return Broken(error.what, error.meaning, error.todo)
+    return BrokenModule(error.what, error.meaning, error.todo)
 
 
 class Inside(Struct, frozen=True):
@@ -62,7 +62,7 @@ class Inside(Struct, frozen=True):
         source: the place of the whole module. lines, columns: added to positions in it; None: only `source` is known.
     """
 
-    source: Source
+    source: FindingSource
     lines: int | None
     columns: int
 
@@ -83,14 +83,14 @@ class Binding(Struct, frozen=True):
     path: tuple[int, ...] = ()
 
 
-class Scope:
+class ModuleScope:
     """The names of a module, class, function, lambda or comprehension.
 
     Attributes:
         bindings: for each name all its bindings in this scope. outside: names declared global or nonlocal.
     """
 
-    def __init__(self, node: ScopeNode, parent: Scope | None, module: Module) -> None:
+    def __init__(self, node: ScopeNode, parent: ModuleScope | None, module: Module) -> None:
         self.node = node
         self.parent = parent
         self.module = module
@@ -101,9 +101,9 @@ class Scope:
         """Add a binding of a name."""
         self.bindings.setdefault(name, []).append(binding)
 
-    def find(self, name: str) -> tuple[Scope, list[Binding]] | None:
+    def find(self, name: str) -> tuple[ModuleScope, list[Binding]] | None:
         """The scope in which a name is found, and its bindings there; None if there is none."""
-        scope: Scope | None = self
+        scope: ModuleScope | None = self
         while scope is not None:
             if name in scope.bindings and name not in scope.outside:
                 is_seen = scope is self or not isinstance(scope.node, ast.ClassDef)
@@ -131,7 +131,7 @@ class Module:
         self.text = text
         self.tree = tree
         self.lines = text.split("\n")
-        self.scopes: dict[ast.AST, Scope] = {}
+        self.scopes: dict[ast.AST, ModuleScope] = {}
         self.parents: dict[ast.AST, ast.AST] = {}
         self.star_imports: list[Binding] = []
         self.of_self: dict[ast.ClassDef, dict[str, list[ast.expr]]] = {}
@@ -152,7 +152,7 @@ class Module:
                     self.owned[child] = []
                 waiting.append((child, inner))
 
-    def scope_of(self, node: ast.AST) -> Scope:
+    def scope_of(self, node: ast.AST) -> ModuleScope:
         """The scope in which a node is evaluated; for decorators and defaults, the scope around the function."""
         inner, outer = node, self.parents.get(node)
         while outer is not None:
@@ -168,7 +168,7 @@ class Module:
             yield outer
             outer = self.parents.get(outer)
 
-    def source(self, node: ast.AST) -> Source:
+    def source(self, node: ast.AST) -> FindingSource:
         """The place of a node: its first line; for a function or class, its `def` line."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         end_line, end_column = getattr(node, "end_lineno", None) or line, getattr(node, "end_col_offset", None) or 0
@@ -179,11 +179,11 @@ class Module:
             end = _characters(text, end_column)
         begin = _characters(text, column)
         if self.inside is None:
-            return Source(self.file, line, begin + 1, line, max(end, begin) + 1)
+            return FindingSource(self.file, line, begin + 1, line, max(end, begin) + 1)
         if self.inside.lines is None:
             return self.inside.source
         line, columns = line + self.inside.lines, self.inside.columns
-        return Source(self.file, line, begin + 1 + columns, line, max(end, begin) + 1 + columns)
+        return FindingSource(self.file, line, begin + 1 + columns, line, max(end, begin) + 1 + columns)
 
     def text_of(self, node: ast.AST | None, chars_max: int = 60) -> str:
         """The source text of a node on one line, shortened; "" for None."""
@@ -228,7 +228,7 @@ class Modules:
         self._folders: dict[Path, frozenset[str]] = {}
         self._imported: dict[tuple[Path, Path, str, int], Module | None] = {}
         self._chars = 0
-        self.unread: dict[str, Broken] = {}
+        self.unread: dict[str, BrokenModule] = {}
 
     def read(self, path: Path, root: Path) -> Module:
         """Read a file as a module.
@@ -383,9 +383,9 @@ class _Binder(ast.NodeVisitor):
 
     def __init__(self, module: Module) -> None:
         self._module = module
-        self._scope = Scope(module.tree, None, module)
+        self._scope = ModuleScope(module.tree, None, module)
 
-    def module(self) -> Scope:
+    def module(self) -> ModuleScope:
         top = self._scope
         self._module.scopes[self._module.tree] = top
         self.generic_visit(self._module.tree)
@@ -395,7 +395,7 @@ class _Binder(ast.NodeVisitor):
         self, node: ScopeNode, children: Iterator[ast.AST] | list[ast.AST], arguments: ast.arguments | None
     ) -> None:
         outer = self._scope
-        self._scope = self._module.scopes[node] = Scope(node, outer, self._module)
+        self._scope = self._module.scopes[node] = ModuleScope(node, outer, self._module)
         if arguments is not None:
             listed = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
             for one in listed:

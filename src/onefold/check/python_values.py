@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from onefold.check.python_modules import FUNCTION, Binding, FunctionNode, Module, Modules, Scope
+from onefold.check.python_modules import FUNCTION, Binding, FunctionNode, Module, Modules, ModuleScope
 
 DEPTH_MAX: Final = 40
 BINDINGS_MAX: Final = 8
@@ -193,7 +193,7 @@ class Values:
         """A name that is read."""
         return self.named(node.id, module.scope_of(node), depth)
 
-    def named(self, name: str, scope: Scope, depth: int) -> Value:
+    def named(self, name: str, scope: ModuleScope, depth: int) -> Value:
         """The value of a name in a scope."""
         if depth > DEPTH_MAX:
             return UNKNOWN
@@ -215,7 +215,7 @@ class Values:
                 return self.named(name, found.top, depth + 1)
         return Value("external", f"builtins.{name}")
 
-    def _bound(self, binding: Binding, name: str, scope: Scope, depth: int) -> Value:
+    def _bound(self, binding: Binding, name: str, scope: ModuleScope, depth: int) -> Value:
         node, module = binding.node, scope.module
         match binding.how:
             case "parameter":

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
-from onefold.check.facts import Document, LeftOut, PropertyPath, Setting, TemplateLocation, Unresolved
+from onefold.check.facts import Document, LeftOut, PropertyPath, ResourceSetting, TemplateLocation, Unresolved
 from onefold.check.intrinsics import NO_VALUE, Intrinsics, flag, is_function, text_of, whole_number
 from onefold.check.kinds import ARN_ATTRIBUTES, KINDS, NAME_ATTRIBUTES, QUALIFIED, SERVED
 from onefold.errors import UsageError
@@ -326,7 +326,9 @@ class Properties:
         """A boolean."""
         return bool(self._typed(name, flag, default))
 
-    def setting(self, name: str, convert: Callable[[Any], T | Unresolved], default: T | None = None) -> Setting[T]:
+    def setting(
+        self, name: str, convert: Callable[[Any], T | Unresolved], default: T | None = None
+    ) -> ResourceSetting[T]:
         """A property with its place: known, absent, or with the reason why it cannot be told.
 
         Args:

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold.check.facts import Document
-from onefold.check.findings import Finding, Source
+from onefold.check.findings import Finding, FindingSource
 
 WITHOUT_REASON: Final = "SUP001"
 UNUSED: Final = "SUP002"
@@ -40,7 +40,7 @@ class Suppression(Struct, frozen=True, kw_only=True):
     rule: str
     reason: str
     until: str | None
-    source: Source
+    source: FindingSource
     lines: tuple[int, ...] = ()
     resource: str = ""
 
@@ -89,7 +89,7 @@ class Suppressions:
                         rule=rule.strip(),
                         reason=reason.strip(" ,"),
                         until=until.strip() if has_end else None,
-                        source=Source(file, number, match.start() + 1, number, match.end() + 1),
+                        source=FindingSource(file, number, match.start() + 1, number, match.end() + 1),
                         lines=(number, number + 1) if is_alone else (number,),
                     )
                     self._all[one] = None
@@ -109,7 +109,7 @@ class Suppressions:
                         source = document.source(("Resources", name, "Metadata", *place, number))
                         self._add_metadata(one, source, str(name))
 
-    def _add_metadata(self, one: Mapping[str, Any], source: Source, resource: str) -> None:
+    def _add_metadata(self, one: Mapping[str, Any], source: FindingSource, resource: str) -> None:
         until = one.get("until")
         made = Suppression(
             rule=str(one.get("id")),

@@ -34,7 +34,7 @@ _ALIAS: Final = re.compile(r'\[(?:[0-9]+|"[^"\]]*")\]$')
 Json = dict[str, Any]
 
 
-class Target(Struct, frozen=True):
+class PlanTarget(Struct, frozen=True):
     """A resource that is referred to, and the attribute of it, "" where that is not known."""
 
     address: str
@@ -63,7 +63,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     file: str
     resources: abc.Mapping[str, Planned]
-    outputs: abc.Mapping[str, list[Target]]
+    outputs: abc.Mapping[str, list[PlanTarget]]
     regions: abc.Mapping[str, str]
     missing: tuple[str, ...]
 
@@ -139,7 +139,7 @@ class Block:
             for at, one in enumerate(values)
         ]  # fmt: skip
 
-    def targets(self, name: str) -> list[Target] | None:
+    def targets(self, name: str) -> list[PlanTarget] | None:
         """The resources that an argument refers to; None: that is not known."""
         expression = self._expressions.get(name)
         return self._reader.targets(expression, self._reader.module_of(self.address)) if expression else None
@@ -156,7 +156,7 @@ class Block:
 class Perhaps(Struct, frozen=True):
     """A value that is not known, and the resources that it is made of as far as that is known."""
 
-    targets: tuple[Target, ...]
+    targets: tuple[PlanTarget, ...]
 
 
 def _with_gaps(value: Any, unknown: Any) -> Any:
@@ -260,16 +260,16 @@ class _Reader:
 
     # -- references ------------------------------------------------------------------------------------------------------
 
-    def targets(self, expression: Any, module: str) -> list[Target] | None:
+    def targets(self, expression: Any, module: str) -> list[PlanTarget] | None:
         """The resources that an expression refers to; None where one of its names cannot be followed."""
-        found: dict[str, Target] = {}
+        found: dict[str, PlanTarget] = {}
         for one in self._followed(expression, module, 0):
             if one is None:
                 return None
             found.setdefault(one.address, one)
         return list(found.values())
 
-    def _followed(self, expression: Any, module: str, steps: int) -> Iterator[Target | None]:
+    def _followed(self, expression: Any, module: str, steps: int) -> Iterator[PlanTarget | None]:
         if steps > STEPS_MAX:
             yield None
             return
@@ -291,7 +291,7 @@ class _Reader:
             elif not reference.startswith(("each.", "count.", "path.", "terraform.")):
                 yield from self._of_resource(reference, module)
 
-    def _of_output(self, reference: str, module: str, steps: int) -> Iterator[Target | None]:
+    def _of_output(self, reference: str, module: str, steps: int) -> Iterator[PlanTarget | None]:
         match = re.fullmatch(r"(module\.[\w-]{1,255}(?:\[[^\]]{0,255}\])?)\.([\w-]{1,255})(?:[^\w-].*)?", reference)
         if match is None:
             yield None
@@ -303,7 +303,7 @@ class _Reader:
         else:
             yield from self._followed(output.get("expression"), inner, steps + 1)
 
-    def _of_resource(self, reference: str, module: str) -> Iterator[Target | None]:
+    def _of_resource(self, reference: str, module: str) -> Iterator[PlanTarget | None]:
         match = _REFERENCE.match(reference)
         if match is None:
             yield None
@@ -311,13 +311,13 @@ class _Reader:
         base = f"{module}.{match[1]}" if module else match[1]
         address = f"{base}{match[2] or ''}"
         if address in self._resources:
-            yield Target(address, match[3] or "")
+            yield PlanTarget(address, match[3] or "")
             return
         instances = self._instances.get(base, [])
         if not instances:
             yield None
         for one in instances:
-            yield Target(one, (match[3] or "") if len(instances) == 1 else "")
+            yield PlanTarget(one, (match[3] or "") if len(instances) == 1 else "")
 
     # -- the rest --------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from onefold.check.facts import Document, PropertyPath, Span, Unresolved
-from onefold.check.terraform_plan import ABSENT, Block, Perhaps, Plan, Planned, Target
+from onefold.check.terraform_plan import ABSENT, Block, Perhaps, Plan, Planned, PlanTarget
 from onefold.check.terraform_sources import redrive_of
 from onefold.check.terraform_types import TARGET, TYPES, WORDS, Part, Parts
 
@@ -69,7 +69,7 @@ class _Writer:
             for name in _OF_VALUES:
                 value = one.body.values.get(name)
                 if isinstance(value, str) and value and one.type in TYPES:
-                    self._known.setdefault(value, self._reference(Target(one.address, name)))
+                    self._known.setdefault(value, self._reference(PlanTarget(one.address, name)))
         self._made: Json = {}
         self._spans: dict[PropertyPath, Span] = {}
 
@@ -155,7 +155,7 @@ class _Writer:
         address = f"{one.module}.{match['base']}{index}" if one.module else f"{match['base']}{index}"
         if address not in {each.address for each in one.body.targets("redrive_policy") or ()}:
             return {}
-        arn = self._reference(Target(address, "arn"))
+        arn = self._reference(PlanTarget(address, "arn"))
         return {"RedrivePolicy": {"deadLetterTargetArn": arn, "maxReceiveCount": found[1]}}
 
     def _properties(self, body: Block, parts: Parts, defaults: Mapping[str, Any] = {}) -> Json:
@@ -179,7 +179,7 @@ class _Writer:
         value = body.value(name)
         if part.how == "text":
             return self._json(value)
-        if isinstance(value, Target):  # of which the list or mapping has more than this
+        if isinstance(value, PlanTarget):  # of which the list or mapping has more than this
             return self._perhaps(Perhaps((value,)))
         if part.how == "whole" or not isinstance(value, dict):
             return self._value(value)
@@ -188,7 +188,7 @@ class _Writer:
 
     def _value(self, value: Any) -> Any:
         match value:
-            case Target():
+            case PlanTarget():
                 return self._reference(value)
             case Perhaps():
                 return self._perhaps(value)
@@ -203,7 +203,7 @@ class _Writer:
 
     def _json(self, value: Any) -> Any:
         """What JSON says; that of a data source that is read during apply, as far as it is known."""
-        if isinstance(value, Target):
+        if isinstance(value, PlanTarget):
             source = self._resources.get(value.address)
             if source is not None and source.type == "aws_iam_policy_document":
                 return self._policy(source.body)
@@ -215,7 +215,7 @@ class _Writer:
         except (ValueError, RecursionError):
             return value
 
-    def _reference(self, target: Target) -> Any:
+    def _reference(self, target: PlanTarget) -> Any:
         one = self._resources.get(target.address)
         if one is None:
             return Unresolved(f"{target.address} is in another region")
@@ -281,7 +281,7 @@ class _Writer:
 
     def _known_policy(self, given: Any) -> Any:
         for one in self._resources.values():
-            is_it = isinstance(given, Target) and given.address == one.address
+            is_it = isinstance(given, PlanTarget) and given.address == one.address
             if one.type == "aws_iam_policy" and (is_it or given == one.body.values.get("arn")):
                 return self._json(one.body.value("policy"))
         return None
@@ -328,7 +328,9 @@ class _Writer:
     def _named(self, kind: str, body: Block, name: str, *same: str) -> str | None:
         """The address of the resource of a type that an argument names."""
         given = body.value(name)
-        targets = [given] if isinstance(given, Target) else list(given.targets) if isinstance(given, Perhaps) else []
+        targets = (
+            [given] if isinstance(given, PlanTarget) else list(given.targets) if isinstance(given, Perhaps) else []
+        )
         if len(targets) == 1:
             return targets[0].address if self._has(targets[0].address, kind) else None
         if not isinstance(given, str):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from onefold.check.declarations import Declarations, declarations_in
 from onefold.check.facts import Document, PropertyPath, Span
-from onefold.check.findings import Source
+from onefold.check.findings import FindingSource
 from onefold.deploy import cloudformation
 from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import Stack
@@ -74,7 +74,7 @@ def _resources(planned: DeployPlan) -> dict[str, Any]:
     return {**found, "Parameters": parameters}
 
 
-def _spans(planned: DeployPlan, found: Declarations, places: Mapping[str, Source]) -> dict[PropertyPath, Span]:
+def _spans(planned: DeployPlan, found: Declarations, places: Mapping[str, FindingSource]) -> dict[PropertyPath, Span]:
     spans: dict[PropertyPath, Span] = {(): _span(found.app)}
     prefix = planned.stack.prefix
     for one in planned.queues:
@@ -86,5 +86,5 @@ def _spans(planned: DeployPlan, found: Declarations, places: Mapping[str, Source
     return spans
 
 
-def _span(source: Source) -> Span:
+def _span(source: FindingSource) -> Span:
     return Span(source.start_line, source.start_column, source.end_line, source.end_column, source.file)

@@ -29,11 +29,11 @@ with extras.needed("Reading templates", "check"):
     from onefold.check import configuration, formats
     from onefold.check.baseline import read_baseline
     from onefold.check.baseline import write_baseline as write_baseline_file
-    from onefold.check.checking import Checked, Unread, check
-    from onefold.check.findings import SEVERITIES, Finding, Severity, Source
+    from onefold.check.checking import CheckedInput, Unread, check
+    from onefold.check.findings import SEVERITIES, Finding, FindingSource, Severity
     from onefold.check.fixing import Fixed, fixed, write
     from onefold.check.inputs import Input
-    from onefold.check.rules import RULES, Rule, chosen, rule_named
+    from onefold.check.rules import RULES, CheckRule, chosen, rule_named
     from onefold.check.suppressions import Suppression
 
 UNREAD_CODE = 2
@@ -108,7 +108,7 @@ def command(
     ]
     paths = (*(one for one in files if one.exists()), *modules)
 
-    def looked() -> Checked:
+    def looked() -> CheckedInput:
         found = check(
             paths, choices.rules, choices.today, choices.parameters, documents=documents, preview=choices.preview,
             suppressions=choices.suppressions, report_unused=choices.report_unused,
@@ -153,7 +153,7 @@ def _as_usage() -> Iterator[None]:
 class _Choices(Struct, frozen=True):
     """What is to be done, by the command line and the configuration below it."""
 
-    rules: list[Rule]
+    rules: list[CheckRule]
     today: date
     fail_on: Severity
     preview: bool
@@ -186,7 +186,7 @@ def _choices(
     )  # fmt: skip
 
 
-def _fixed_files(checked: Checked, choices: _Choices, *, unsafe: bool) -> list[Fixed]:
+def _fixed_files(checked: CheckedInput, choices: _Choices, *, unsafe: bool) -> list[Fixed]:
     """The files that fixes change."""
     can_be = {one.source.file for one in checked.open if one.fix is not None and one.fix.edits}
     found = [
@@ -200,7 +200,7 @@ def _fixed_files(checked: Checked, choices: _Choices, *, unsafe: bool) -> list[F
     return [one for one in found if one.diff]
 
 
-def _with_baseline(path: Path, checked: Checked) -> Answer:
+def _with_baseline(path: Path, checked: CheckedInput) -> Answer:
     """Write what is found to a file, which it is from then on compared with."""
     found = [one for one in checked.findings if one.suppressed is None]
     number = write_baseline_file(path, found, Path.cwd())
@@ -282,7 +282,7 @@ def _parsed(parameters: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _value(checked: Checked, changed: Sequence[Fixed]) -> object:
+def _value(checked: CheckedInput, changed: Sequence[Fixed]) -> object:
     return {
         "files": checked.files,
         "apps": checked.apps,
@@ -299,7 +299,7 @@ def _draw_rules() -> None:
     render.draw(render.table([Column("id"), Column("a template or handler with", folds=True)], rows))
 
 
-def _draw(checked: Checked, *, offers: bool) -> None:
+def _draw(checked: CheckedInput, *, offers: bool) -> None:
     for one in checked.open:
         _draw_finding(one)
     for unread in checked.unread:
@@ -343,7 +343,7 @@ def _draw_finding(one: Finding) -> None:
     line()
 
 
-def _draw_frame(source: Source, text: str, resource: str) -> None:
+def _draw_frame(source: FindingSource, text: str, resource: str) -> None:
     """Draw the line of a finding, and below it a mark with the finding's text."""
     line(f"  --> {source}  {resource}", "dim")
     try:
