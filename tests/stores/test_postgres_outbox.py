@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 
 from onefold import errors
 from onefold.cli import main
+from onefold.engines.postgres import outbox
 from onefold.engines.urls import open_outbox
 from tests.emulators import servers
 from tests.run.outbox_shop import OutboxShop
@@ -211,6 +213,41 @@ def test_a_database_without_the_tables_or_with_others(shop: OutboxShop, url: str
     assert rows(url) == []
     with pytest.raises(errors.StorageError, match="not of version 1"):
         pass_on(shop)
+
+
+def test_a_database_with_another_outbox_than_the_apps(shop: OutboxShop, url: str, server: str) -> None:
+    base = server.rpartition("/")[0]
+    with psycopg.connect(server, autocommit=True) as link:
+        link.execute("DROP DATABASE IF EXISTS others WITH (FORCE)")
+        link.execute("CREATE DATABASE others")
+    assert main.run(["outbox", "create", f"{base}/others"]) == 0
+    with psycopg.connect(f"{base}/others") as link:
+        refused(shop, link, "The connection is to database 'others'; the outbox of the app is .*/books")
+        refused(shop, link, "The connection is to database 'others'")  # nothing was remembered
+        assert link.execute("SELECT count(*) FROM onefold_outbox").fetchone() == (0,)
+
+    async def sell() -> None:
+        async with await psycopg.AsyncConnection.connect(f"{base}/others") as link:
+            with pytest.raises(errors.UsageError, match="The connection is to database 'others'"):
+                await shop.ship.asend({"id": "o-1"}, connection=link)
+        link_of_asyncpg = await asyncpg.connect(f"{base}/others")
+        async with link_of_asyncpg.transaction():
+            with pytest.raises(errors.UsageError, match="The connection is to database 'others'"):
+                await shop.ship.asend({"id": "o-1"}, connection=link_of_asyncpg)
+        await link_of_asyncpg.close()
+
+    asyncio.run(sell())
+    assert rows(f"{base}/others") == rows(url) == []
+
+
+def test_an_outbox_under_another_name_or_out_of_reach_is_sent_to(shop: OutboxShop, url: str) -> None:
+    """As through a pooler, under whose name the app's URL has the same database."""
+    with psycopg.connect(url, autocommit=True) as link:
+        (token,) = link.execute("SELECT token FROM onefold_outbox_version").fetchone() or ("",)
+    outbox.check_token(url, "pooled", (token,))
+    with pytest.raises(errors.UsageError, match="database 'pooled'"):
+        outbox.check_token(url, "pooled", ("another",))
+    outbox.check_token("postgresql://127.0.0.1:1/shop?connect_timeout=1", "pooled", ("another",))
 
 
 def test_a_role_without_permission(shop: OutboxShop, url: str) -> None:

@@ -53,7 +53,7 @@ class OnefoldBackend(BaseTaskBackend):
     """The BACKEND of an entry in TASKS.
 
     Args:
-        alias: the entry's name. params: the entry; its OPTIONS are those of `onefold.django.settings.Options`.
+        alias: the entry's name. params: the entry; its OPTIONS are those of `onefold.django.settings.DjangoOptions`.
     """
 
     task_class = OnefoldTask  # type: ignore[assignment]  # a task with any arguments

@@ -42,9 +42,10 @@ def put(registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing]
     """
     messages = parcels(registry, outbox_url, outgoing)
     _check_place(registry, outbox_url or "", connection)
-    urls.part("postgres.outbox" if urls.driver_of(connection) == "psycopg" else "sqlite.outbox").put(
-        connection, registry.name, messages
-    )
+    if urls.driver_of(connection) == "psycopg":
+        urls.part("postgres.outbox").put(connection, registry.name, messages, outbox_url)
+    else:
+        urls.part("sqlite.outbox").put(connection, registry.name, messages)
     return receipts(outgoing)
 
 
@@ -55,7 +56,7 @@ async def aput(
     messages = parcels(registry, outbox_url, outgoing)
     _check_place(registry, outbox_url or "", connection)
     table = "postgres.asyncpg_outbox" if urls.driver_of(connection) == "asyncpg" else "postgres.outbox"
-    await urls.part(table).aput(connection, registry.name, messages)
+    await urls.part(table).aput(connection, registry.name, messages, outbox_url)
     return receipts(outgoing)
 
 

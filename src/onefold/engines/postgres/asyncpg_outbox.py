@@ -5,6 +5,7 @@ Never here: SQL of its own, ending the transaction. Invariant: a connection with
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -19,12 +20,15 @@ _VALUES: Final = ("$1", "$2", "$3", "$4")
 _PUT: Final = outbox.PUT.replace("%s", "{}").format(*_VALUES)
 
 
-async def aput(connection: Any, app: str, messages: Sequence[tuple[str, str]]) -> None:
+async def aput(connection: Any, app: str, messages: Sequence[tuple[str, str]], url: str) -> None:
     """As `outbox.aput`, on a connection of asyncpg or of its pool."""
     place = _check(connection)
     try:
-        if not outbox.is_known(place):
-            outbox.see(place, await connection.fetchrow(outbox.IS_THERE))
+        if not outbox.is_known(place, url):
+            name = outbox.see(place, await connection.fetchrow(outbox.IS_THERE))
+            if not outbox.is_named(url, name):
+                await asyncio.to_thread(outbox.check_token, url, name, await connection.fetchrow(outbox.IDENTITY))
+            outbox.remember(place, url)
         found = await connection.fetchrow(_PUT, *outbox.statement_values(app, messages))
     except asyncpg.InterfaceError as error:
         raise _unusable(error) from error

@@ -235,7 +235,8 @@ class PostgresAddress:
         known = {one.keyword.decode(): one.val.decode() for one in Conninfo.get_defaults() if one.val} | given
         host, port, database = (known.get(one) for one in ("host", "port", "dbname"))
         self.role = str(known.get("user") or "")
-        self.shown = f"postgresql://{host or 'localhost'}:{port or 5432}/{database or known.get('user') or ''}"
+        self.database = str(database or known.get("user") or "")
+        self.shown = f"postgresql://{host or 'localhost'}:{port or 5432}/{self.database}"
 
 
 def _refuse_unknown(name: str, own: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ whatever can be checked before a statement is checked before.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
@@ -38,9 +39,10 @@ CREATE TABLE IF NOT EXISTS onefold_outbox_version (
 );
 INSERT INTO onefold_outbox_version VALUES (1, 1, replace(gen_random_uuid()::text, '-', '')) ON CONFLICT DO NOTHING;
 """
-IS_THERE: Final = (
-    "SELECT to_regclass('onefold_outbox') IS NOT NULL AND to_regclass('onefold_outbox_version') IS NOT NULL"
-)
+IS_THERE: Final = """
+SELECT to_regclass('onefold_outbox') IS NOT NULL AND to_regclass('onefold_outbox_version') IS NOT NULL, current_database()
+"""
+IDENTITY: Final = "SELECT token FROM onefold_outbox_version"
 PUT: Final = """
 WITH put AS (
     INSERT INTO onefold_outbox (app, queue, message)
@@ -51,21 +53,23 @@ WITH put AS (
 )
 SELECT (SELECT count(*) FROM put), pg_notify('onefold_outbox', '')
 """
-_known: set[str] = set()  # databases whose tables this process has seen
+_known: dict[str, str] = {}  # databases whose tables this process has seen, and the outbox that these were found to be
 _KNOWN_MAX: Final = 1_000
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def put(connection: Link, app: str, messages: Sequence[tuple[str, str]]) -> None:
+def put(connection: Link, app: str, messages: Sequence[tuple[str, str]], url: str) -> None:
     """Write messages, in order, inside the transaction that is open on the connection or that it begins implicitly.
 
     Args:
         messages: for each, its queue and the `OutboxMessage` as JSON.
+        url: the app's outbox, which its relays read.
 
     Raises:
-        UsageError: the connection is closed, in autocommit mode without a transaction, or its transaction has failed.
+        UsageError: the connection is closed, in autocommit mode without a transaction, or to a database with another
+            outbox; or its transaction has failed.
         StorageError: the tables do not exist or are another version's.
         TransientError, StorageBusy: the server could not write them now.
     """
@@ -73,8 +77,11 @@ def put(connection: Link, app: str, messages: Sequence[tuple[str, str]]) -> None
     server = connection.info.dsn
     try:
         with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-            if not is_known(server):
-                see(server, cursor.execute(IS_THERE).fetchone())
+            if not is_known(server, url):
+                name = see(server, cursor.execute(IS_THERE).fetchone())
+                if not is_named(url, name):
+                    check_token(url, name, cursor.execute(IDENTITY).fetchone())
+                remember(server, url)
             found = cursor.execute(PUT, statement_values(app, messages)).fetchone()
     except (psycopg.Error, OSError) as error:
         let_through(error)
@@ -82,14 +89,20 @@ def put(connection: Link, app: str, messages: Sequence[tuple[str, str]]) -> None
     see_written(found, len(messages), server)
 
 
-async def aput(connection: psycopg.AsyncConnection[Any], app: str, messages: Sequence[tuple[str, str]]) -> None:
+async def aput(
+    connection: psycopg.AsyncConnection[Any], app: str, messages: Sequence[tuple[str, str]], url: str
+) -> None:
     """As `put`, on an AsyncConnection."""
     check(connection)
     server = connection.info.dsn
     try:
         async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
-            if not is_known(server):
-                see(server, await (await cursor.execute(IS_THERE)).fetchone())
+            if not is_known(server, url):
+                name = see(server, await (await cursor.execute(IS_THERE)).fetchone())
+                if not is_named(url, name):
+                    token = await (await cursor.execute(IDENTITY)).fetchone()
+                    await asyncio.to_thread(check_token, url, name, token)
+                remember(server, url)
             found = await (await cursor.execute(PUT, statement_values(app, messages))).fetchone()
     except (psycopg.Error, OSError) as error:
         let_through(error)
@@ -148,22 +161,56 @@ def statement_values(app: str, messages: Sequence[tuple[str, str]]) -> tuple[str
     return app, [queue for queue, _ in messages], [message for _, message in messages], VERSION
 
 
-def is_known(server: str) -> bool:
-    """Whether this process has already seen the tables in that database."""
-    return server in _known
+def is_known(server: str, url: str) -> bool:
+    """Whether this process has already seen that the tables in that database are the outbox of that URL."""
+    return _known.get(server) == url
 
 
-def see(server: str, answer: tuple[Any, ...] | None) -> None:
-    """Remember that the tables exist.
+def remember(server: str, url: str) -> None:
+    """Remember that the tables in that database are the outbox of that URL."""
+    if len(_known) >= _KNOWN_MAX:
+        _known.clear()
+    _known[server] = url
+
+
+def see(server: str, answer: tuple[Any, ...] | None) -> str:
+    """The name of the connection's database, from the answer to `IS_THERE`.
 
     Raises:
-        StorageError: they do not.
+        StorageError: the tables do not exist.
     """
     if answer is None or not answer[0]:
         raise missing(server)
-    if len(_known) >= _KNOWN_MAX:
-        _known.clear()
-    _known.add(server)
+    return str(answer[1])
+
+
+def is_named(url: str, name: str) -> bool:
+    """Whether the app's outbox is in a database of that name."""
+    return PostgresAddress(url).database == name
+
+
+def check_token(url: str, name: str, found: tuple[Any, ...] | None) -> None:
+    """Refuse a database of another name than the outbox's if its tables are other tables; poolers rename databases.
+
+    Args:
+        url: the app's outbox. name: of the connection's database. found: the token of the tables there.
+
+    Raises:
+        UsageError: the outbox has other tables. Where it cannot be asked from here, nothing is refused.
+    """
+    table = PostgresOutbox(url)
+    try:
+        same = found is None or table.token == found[0]
+    except errors.OnefoldError:
+        return
+    finally:
+        table.close()
+    if not same:
+        raise errors.UsageError(
+            f"The connection is to database {name!r}; the outbox of the app is {PostgresAddress(url).shown}.",
+            meaning="No worker would look into the connection's database for messages. Nothing was sent.",
+            todo="Connect to the outbox's database, or give the app outbox= with this one.",
+        )
 
 
 def see_written(answer: tuple[Any, ...] | None, count: int, server: str) -> None:
@@ -198,7 +245,7 @@ def failed(error: psycopg.Error | OSError, server: str, role: str = "") -> error
     """Our error for an error of a statement on the tables; `role`: the login's role, if it is known."""
     state = getattr(error, "sqlstate", None)
     if state == "42P01":
-        _known.discard(server)
+        _known.pop(server, None)
         return missing(server)
     if state == "25P02":
         return aborted()
