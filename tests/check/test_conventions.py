@@ -12,7 +12,7 @@ import pytest
 
 from onefold.check import configuration
 from onefold.check.configuration import schema
-from tests.check.sarif_parts import SARIF
+from tests.check import sarif_parts
 from tests.check.test_check import CORPUS, run
 
 SCHEMA_FILE = Path(configuration.__file__).with_name("configuration.schema.json")
@@ -208,7 +208,7 @@ def test_every_form_says_what_could_not_be_read(here: Path) -> None:
     github = run(*words, "github").output.splitlines()
     assert github[3].startswith("::error file=missing.yaml,title=not checked::There is no such file")
     log = json.loads(run(*words, "sarif").output)
-    jsonschema.validate(log, SARIF)
+    sarif_parts.validate(log)
     [invocation] = log["runs"][0]["invocations"]
     assert not invocation["executionSuccessful"]
     assert len(invocation["toolExecutionNotifications"]) == 2
