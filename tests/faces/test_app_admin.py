@@ -73,7 +73,7 @@ def test_a_redrive_is_planned_and_carried_out(there: Open, admin: Admin) -> None
 
 def test_held_operations_are_settled(there: Open, admin: Admin) -> None:
     (first,) = admin.held(HeldSelect(key="h-1"))
-    with pytest.raises(errors.ConflictError, match="is over"):
+    with pytest.raises(errors.ConflictError, match="is not held as 9@9 now"):
         admin.settle("h-1", done=True, reason="seen", hold="9@9")
     settled = admin.acting_as("ada").settle("h-1", done=True, result='{"label": "L-1"}', reason="seen", hold=first.hold)
     assert settled.done

@@ -15,6 +15,8 @@ from onefold import errors
 from onefold.admin.session import AdminSession, jobs_of
 from onefold.admin.why import explain
 from onefold.options import WorkerSettings
+from onefold.runner import lookup
+from onefold.runner.lookup import Known
 from onefold.runner.worker_setup import make_worker
 from tests.run.shop import Shop
 
@@ -75,8 +77,9 @@ def test_an_operation_is_named_by_its_key_and_not_by_its_payload() -> None:
         for ask in (shop.ship.look, shop.ship.cancel, shop.ship.wait):
             with pytest.raises(errors.UsageError, match=r"is not a key: it is a dict\..*job\.send\(payload\)\.key"):
                 ask({"id": "o-1"})  # type: ignore[arg-type]
-        with pytest.raises(errors.TransientError, match=r"nothing is known of it\. It was not sent"):
-            shop.ship.wait("nosuch", timeout="1ms")
+    absent = Known[Any](job="ship", key="nosuch", state="absent")
+    with pytest.raises(errors.TransientError, match=r"nothing is known of it\. It was not sent"):
+        lookup._has_ended(absent, 0, "1s")
 
 
 def test_the_result_is_of_the_type_that_the_handler_returns() -> None:

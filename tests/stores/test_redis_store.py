@@ -186,7 +186,7 @@ def test_a_record_that_never_stands_still_is_given_up(books: RedisBackend, monke
         return plain(*arguments, **options)
 
     monkeypatch.setattr(books._server, "run", run)
-    with pytest.raises(errors.TransientError, match="changed 50 times by others"):
+    with pytest.raises(errors.TransientError, match="Others changed a record 50 times"):
         books.store.renew([hold], NOW + LEASE_MS)
 
 

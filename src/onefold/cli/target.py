@@ -42,7 +42,6 @@ _URLS = "sqlite:///PATH, aws://REGION, dynamodb://REGION/TABLE, redis://HOST/0, 
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 _FORM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _MEMORY = "sqlite://:memory:"
-_OPEN_USER = re.compile(r"(postgres(?:ql)?://)[\w.-]+@")
 
 
 def by_url(function: F) -> F:
@@ -223,8 +222,7 @@ def find(app: str | None, url: str | None = None, *, records: bool = False) -> T
     if url is not None and not is_url(url):
         raise not_a_target(url)
     words = app or (f"--url {url}" if url is not None else "")
-    plain = _OPEN_USER.sub(r"\1", words)  # the name of a user without a password is no secret there
-    if masked(plain) != plain:
+    if masked(words) != words:
         words = "--url URL"  # the one given has a secret, and commands are copied into tickets
     elif words:
         words = f"--url {shlex.quote(url)}" if url is not None else shlex.quote(words)

@@ -226,7 +226,7 @@ class Reconciler:
     def follow_up(self, run: str, started_at_ms: int) -> Outgoing:
         """The message that is sent when a run begins."""
         assert self._job is not None
-        return self._job.message(ReconcileMessage(run=run), run_at=self._as_late(started_at_ms + self.after_ms))
+        return self._job.outgoing(ReconcileMessage(run=run), run_at=self._as_late(started_at_ms + self.after_ms))
 
     def _as_late(self, at_ms: int) -> datetime:
         """The given time, or the latest time before it that the queue's longest delay allows."""

@@ -130,7 +130,7 @@ def returned(job: Job[Any, Any], value: object, ctx: Context) -> Outcome:
                     f"The result could not be encoded: {type(error).__name__}: ", error
                 )
         else:
-            if job.ticks and ctx.messages_made and not ctx.outbox:
+            if job.ticks and ctx.messages_made > 0 and not ctx.outbox:
                 return _forgotten(job, ctx.messages_made)
             return outcomes.Success(result=result, outbox=ctx.outbox, counts=ctx.counts)
     raise AssertionError("the last try has answered")

@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, Literal, ParamSpec, TypeVar
 
@@ -27,7 +27,7 @@ from onefold.contracts.verbs import EffectTransaction
 from onefold.outside import Clock, Entropy
 from onefold.record.keys import idempotency_key
 from onefold.runner import handlers
-from onefold.runtime.outgoing import Receipt
+from onefold.runtime.outgoing import Outgoing, Receipt
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -175,6 +175,14 @@ def count_message() -> None:
     run = current.get()
     if run is not None:
         run.messages_made += 1
+
+
+def delivered(outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
+    """The same messages, which the current run's handler, if there is one, sends itself: they are not forgotten."""
+    run = current.get()
+    if run is not None:
+        run.messages_made -= len(outgoing)
+    return outgoing
 
 
 class Context:

@@ -404,11 +404,11 @@ class Job(Generic[P, R]):
 
     def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
         """Send messages at once, not through the outbox of a handler that may be running. Errors as for `send`."""
-        return self._runtime.send(outgoing)
+        return self._runtime.send(context.delivered(outgoing))
 
     async def adeliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
         """Like `deliver`, for coroutines: it does not block the loop."""
-        return await self._runtime.asend(outgoing)
+        return await self._runtime.asend(context.delivered(outgoing))
 
     def outgoing(
         self,

@@ -130,7 +130,7 @@ def test_a_table_that_is_not_there_or_another(
     with pytest.raises(errors.StorageError, match="not of version 1"):
         pass_on(shop)
     missing = open_outbox(f"dynamodb://eu-west-1/nothing?endpoint={server}")
-    with pytest.raises(errors.StorageError, match="is not there") as caught:
+    with pytest.raises(errors.StorageError, match="does not exist, or is not an outbox") as caught:
         _ = missing.token
     assert "onefold outbox create" in caught.value.todo
     missing.close()
