@@ -225,9 +225,14 @@ def test_the_last_receive_of_a_stopped_process_is_not_dead_lettered(field: Field
 
 
 def test_a_stopped_process_that_is_killed_is_taken_over(field: Field) -> None:
+    def states() -> dict[int, str]:
+        listed = json.loads(field.run(*CLI, "workers", "list", APP, "--json"))["workers"]
+        return {one["pid"]: one["state"] for one in listed}
+
     field.send("ship", "a")
     first = field.worker()
     field.begun()
+    wait_until(lambda: first.pid in states())  # it enters the list from a thread of its own
     os.killpg(first.pid, signal.SIGSTOP)
     second = field.worker("--until-empty")
     field.was_met()
@@ -236,10 +241,7 @@ def test_a_stopped_process_that_is_killed_is_taken_over(field: Field) -> None:
         text = " ".join(said.split())  # a table breaks lines
         assert f"process {first.pid} is stopped" in text
         assert f"kill -CONT {first.pid}" in text
-    states = {
-        one["pid"]: one["state"] for one in json.loads(field.run(*CLI, "workers", "list", APP, "--json"))["workers"]
-    }
-    assert states[first.pid] == "stopped"
+    assert states()[first.pid] == "stopped"
     os.killpg(first.pid, signal.SIGKILL)
     assert logged(second, "takeover")["event"] == "takeover"
     assert field.begun()[1] == second.pid
