@@ -69,7 +69,7 @@ _CLASSES: Final[dict[str, dict[Meaning, str]]] = {
     "builtins": {
         "transient": "ConnectionRefusedError BlockingIOError InterruptedError MemoryError",
         "sent": "TimeoutError ConnectionError GeneratorExit",  # GeneratorExit: a coroutine was discarded while it ran
-        "permanent": "NotImplementedError",  # code that cannot do this at all
+        "permanent": "NotImplementedError",  # one of Python's classes: a handler raised it, and trying again cannot help
     },
     "asyncio": {"sent": "CancelledError IncompleteReadError"},
     "socket": {"transient": "gaierror herror"},

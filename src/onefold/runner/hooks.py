@@ -53,7 +53,7 @@ class Hooks:
         counts as raised by the handler, since the manager may be committing. What the handler raised counts in any
         case, even if the manager suppresses it. Asynchronous managers are for `async def` handlers only.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # not called: only overridden hooks are (`_overrides`)
 
     def error(self, error: BaseException, ctx: context.Context) -> None:
         """Report what a handler, or a hook around it, raised. Called in its thread, before the outcome is recorded.

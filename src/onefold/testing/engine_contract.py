@@ -124,7 +124,7 @@ class OwnersContract:
 
     def ended(self) -> str | None:
         """An owner that has appeared on this engine and whose process has ended; None if an engine cannot know."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each engine's own suite says how a process of it ends
 
     def test_nobody_is_taken_for_dead_on_no_evidence(self) -> None:
         """An unknown owner may work on another host; its name comes from a record and can be anything."""

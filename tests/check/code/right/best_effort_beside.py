@@ -8,7 +8,7 @@ logger = logging.getLogger()
 
 
 def ship(order):
-    raise NotImplementedError
+    raise NotImplementedError  # stands for an effect that is written elsewhere and can fail
 
 
 def handler(event, context):

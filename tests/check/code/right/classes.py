@@ -22,7 +22,7 @@ class Processor:
             self.failures.append({"itemIdentifier": record["messageId"]})
 
     def work(self, order):
-        raise NotImplementedError
+        raise NotImplementedError  # stands for an effect that is written elsewhere and can fail
 
 
 handler = Processor()

@@ -22,7 +22,7 @@ def claim(key):
 
 
 def work(order):
-    raise NotImplementedError
+    raise NotImplementedError  # stands for an effect that is written elsewhere and can fail
 
 
 def handler(event, context):

@@ -24,7 +24,7 @@ def claimed(key):
 
 
 def charge(order):
-    raise NotImplementedError
+    raise NotImplementedError  # stands for an effect that is written elsewhere and can fail
 
 
 def handler(event, context):

@@ -8,7 +8,7 @@ logger = logging.getLogger()
 
 
 def work(what):
-    raise NotImplementedError
+    raise NotImplementedError  # stands for an effect that is written elsewhere and can fail
 
 
 def on_topic(event, context):

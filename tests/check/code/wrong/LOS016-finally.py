@@ -8,7 +8,7 @@ log = logging.getLogger()
 
 
 def run(body):
-    raise NotImplementedError
+    raise NotImplementedError  # stands for an effect that is written elsewhere and can fail
 
 
 def work(url):

@@ -1,2 +1,2 @@
 def ship(order):
-    raise NotImplementedError
+    raise NotImplementedError  # stands for an effect that is written elsewhere and can fail
