@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from onefold.check.code_duplicate_rules import name_of
 from onefold.check.code_facts import Code
 from onefold.check.findings import Finding, Fix, Related
 from onefold.check.joined import Joined
@@ -30,10 +29,10 @@ def one_group_for_all(code: Code) -> Iterator[Finding]:
         yield Finding(
             rule="CLG001",
             severity="info",
-            message=f"{name_of(call.function)} sends every message in the message group {group.constant!r:.60}: a FIFO queue"
+            message=f"{call.name} sends every message in the message group {group.constant!r:.60}: a FIFO queue"
             " delivers one batch of a group at a time, and a message that fails blocks all others.",
             source=group.source,
-            resource=name_of(call.function),
+            resource=call.name,
             property_path="MessageGroupId",
             fix=Fix("Take the group from what must stay in order, such as the customer's id.", "unsafe"),
             is_preview=True,
@@ -52,10 +51,10 @@ def long_and_silent(code: Code) -> Iterator[Finding]:
         yield Finding(
             rule="CLG004",
             severity="warning",
-            message=f"{name_of(call.function)} receives with a visibility timeout of {seconds:,} s and never extends it: if"
+            message=f"{call.name} receives with a visibility timeout of {seconds:,} s and never extends it: if"
             " the process dies, the message stays hidden for that long.",
             source=given.source,
-            resource=name_of(call.function),
+            resource=call.name,
             property_path="VisibilityTimeout",
             arithmetic=(f"crash right after the receive: {seconds:,} s until the next delivery",),
             fix=Fix(
@@ -68,19 +67,18 @@ def long_and_silent(code: Code) -> Iterator[Finding]:
 def sends_to_own_queue(joined: Joined) -> Iterator[Finding]:
     """CLG008."""
     for mapping, handler in joined.mapped():
-        if mapping.function is None or mapping.queue is None or joined.allows_loops(mapping.function):
+        if mapping.function is None or mapping.queue is None or mapping.function.facts.loops_allowed:
             continue
         for call in handler.calls:
-            is_send = call.operation in {"send_message", "send_message_batch"} and not call.is_entry
-            if not is_send or joined.queue_of(call, mapping) is not mapping.queue:
+            if not call.is_send or joined.queue_of(call, mapping) is not mapping.queue:
                 continue
             yield Finding(
                 rule="CLG008",
                 severity="warning",
-                message=f"{name_of(call.function)} sends to {mapping.queue.name}, the queue that {mapping.function.name}"
+                message=f"{call.name} sends to {mapping.queue.name}, the queue that {mapping.function.name}"
                 f" receives from: after about {LOOPS_MAX} rounds Lambda's loop detection stops it.",
                 source=call.source,
-                resource=name_of(call.function),
+                resource=call.name,
                 property_path="QueueUrl",
                 arithmetic=(f"about {LOOPS_MAX} rounds, then no further invocation",),
                 related=(Related(mapping.source, mapping.name, f"receives from {mapping.queue.name}"),),
@@ -102,10 +100,10 @@ def delay_over_the_limit(code: Code) -> Iterator[Finding]:
             yield Finding(
                 rule="CLG009",
                 severity="error",
-                message=f"{name_of(call.function)} sends with a delay of {seconds:,} s, but SQS accepts at most"
+                message=f"{call.name} sends with a delay of {seconds:,} s, but SQS accepts at most"
                 f" {DELAY_MAX_S} s and refuses the message.",
                 source=given.source,
-                resource=name_of(call.function),
+                resource=call.name,
                 property_path="DelaySeconds",
                 arithmetic=(f"{seconds:,} > {DELAY_MAX_S}",),
                 fix=Fix("Use a one-time schedule of EventBridge Scheduler.", "unsafe"),
@@ -118,10 +116,10 @@ def delay_over_the_limit(code: Code) -> Iterator[Finding]:
             yield Finding(
                 rule="CLG009",
                 severity="error",
-                message=f"{name_of(one.function)} sends a task with a countdown of {one.seconds:,} s, but the broker"
+                message=f"{one.name} sends a task with a countdown of {one.seconds:,} s, but the broker"
                 f" redelivers it after {timeout.seconds:,} s (visibility_timeout): the task runs once for each delivery.",
                 source=one.source,
-                resource=name_of(one.function),
+                resource=one.name,
                 property_path="countdown",
                 arithmetic=(f"countdown {one.seconds:,} s > visibility_timeout {timeout.seconds:,} s",),
                 related=(

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from onefold.check import duplicate_rules
-from onefold.check.code_facts import Argument, Code, CodeCall, CodeHandler, Durable, Key
-from onefold.check.collect_python import calls_in
+from onefold.check.code_facts import Argument, Code, CodeCall, Durable, Key
 from onefold.check.findings import Finding, Fix, Related, Severity
 from onefold.check.joined import Joined
 from onefold.check.model import inserted
@@ -28,15 +27,6 @@ IN_WORDS: Final = {
 }
 SEND_S: Final = 1.0  # ours: a send that takes longer is not rare
 _EACH_DELIVERY: Final = frozenset({"receipt-handle", "receive-count", "request-id", "random", "time"})
-
-
-def name_of(function: str) -> str:
-    """The name of a function, for people, from its id."""
-    return function.rpartition(":")[2] or "the module"
-
-
-def _of_handler(handler: CodeHandler, text: str) -> Related:
-    return Related(handler.source, handler.name, text)
 
 
 def no_partial_answer(joined: Joined) -> Iterator[Finding]:
@@ -68,7 +58,7 @@ def never_answers(joined: Joined) -> Iterator[Finding]:
             resource=mapping.name,
             property_path=f"{mapping.facts.location.path}.FunctionResponseTypes",
             arithmetic=("without batchItemFailures in the response, Lambda treats the whole batch as processed",),
-            related=(_of_handler(handler, "returns no batchItemFailures"),),
+            related=(Related(handler.source, handler.name, "returns no batchItemFailures"),),
             fix=Fix(
                 'Return {"batchItemFailures": [{"itemIdentifier": ...}]} with the ids of failed messages.', "unsafe"
             ),
@@ -94,7 +84,7 @@ def nobody_reads_answer(joined: Joined) -> Iterator[Finding]:
             resource=mapping.name,
             property_path=f"{mapping.facts.location.path}.FunctionResponseTypes",
             arithmetic=("without ReportBatchItemFailures, a batch whose handler returns counts as processed",),
-            related=(_of_handler(handler, "returns batchItemFailures"),),
+            related=(Related(handler.source, handler.name, "returns batchItemFailures"),),
             fix=Fix("Add FunctionResponseTypes: [ReportBatchItemFailures].", "safe", edits),
         )
 
@@ -122,9 +112,9 @@ def _key(key: Key, severity: Severity, why: str) -> Finding:
     return Finding(
         rule="DUP007",
         severity=severity,
-        message=f"{key.what} in {name_of(key.function)} is {key.text}, {why}",
+        message=f"{key.what} in {key.name} is {key.text}, {why}",
         source=key.source,
-        resource=name_of(key.function),
+        resource=key.name,
         property_path="key",
         arithmetic=("same work, different key: the work is done again",),
         fix=Fix("Derive the key from the work itself, for example from the order id in the body.", "unsafe"),
@@ -152,10 +142,10 @@ def records_expire_early(joined: Joined) -> Iterator[Finding]:
             yield Finding(
                 rule="DUP008",
                 severity="error" if soon else "warning",
-                message=f"{name_of(one.function)} keeps its idempotency records for {one.life_s:,} s, but {queue.name} can"
+                message=f"{one.name} keeps its idempotency records for {one.life_s:,} s, but {queue.name} can"
                 f" deliver a message again for {needed_s:,} s: after that the work is done again.",
                 source=one.life,
-                resource=name_of(one.function),
+                resource=one.name,
                 property_path="expires_after_seconds",
                 arithmetic=(
                     f"{source_s:,} s in {queue.name} + {dead_s:,} s in its dead-letter queue = {needed_s:,} s",
@@ -168,20 +158,19 @@ def records_expire_early(joined: Joined) -> Iterator[Finding]:
 
 def claim_is_never_released(code: Code) -> Iterator[Finding]:
     """DUP009."""
-    claims = {(one.source, one.effect): one for handler in code.handlers for one in handler.claims}
-    for claim in claims.values():
+    for claim in (one for handler in code.handlers for one in handler.claims):
         yield Finding(
             rule="DUP009",
             severity="error",
-            message=f"{name_of(claim.function)} records a message as processed before it does the work: if"
+            message=f"{claim.name} records a message as processed before it does the work: if"
             f" {claim.effect_text} fails, the next delivery finds the record and skips the message: the work is never done.",
             source=claim.source,
-            resource=name_of(claim.function),
+            resource=claim.name,
             property_path="claim",
             arithmetic=("claim, failure, next delivery: treated as a duplicate and deleted",),
             related=(
-                Related(claim.effect, name_of(claim.function), "if this fails"),
-                Related(claim.skip, name_of(claim.function), "the next delivery is skipped here"),
+                Related(claim.effect, claim.name, "if this fails"),
+                Related(claim.skip, claim.name, "the next delivery is skipped here"),
             ),
             fix=Fix(
                 "Delete the record when the work fails, or give it a state and an expiry that a retry checks.",
@@ -199,29 +188,29 @@ def idempotency_without_context(code: Code) -> Iterator[Finding]:
             yield Finding(
                 rule="DUP010",
                 severity="warning",
-                message=f"{name_of(one.function)} uses idempotency without the Lambda context: a run that times out leaves a"
+                message=f"{one.name} uses idempotency without the Lambda context: a run that times out leaves a"
                 " record that stays in progress, and every retry is refused until the record expires.",
                 source=one.source,
-                resource=name_of(one.function),
+                resource=one.name,
                 property_path="register_lambda_context",
                 arithmetic=(
                     f"the record expires after {one.life_s:,} s"
                     if one.life_s is not None
                     else "the record expires later",
                 ),
-                related=(_of_handler(handler, "registers no Lambda context"),),
+                related=(Related(handler.source, handler.name, "registers no Lambda context"),),
                 fix=Fix("Call config.register_lambda_context(context) at the start of the handler.", "unsafe"),
             )
         for race in handler.races:
             yield Finding(
                 rule="DUP010",
                 severity="warning",
-                message=f"{name_of(race.function)} checks for a record and writes it later without a condition: two"
+                message=f"{race.name} checks for a record and writes it later without a condition: two"
                 " concurrent deliveries both find no record, and both do the work.",
                 source=race.source,
-                resource=name_of(race.function),
+                resource=race.name,
                 property_path="ConditionExpression",
-                related=(Related(race.check, name_of(race.function), "both deliveries find no record here"),),
+                related=(Related(race.check, race.name, "both deliveries find no record here"),),
                 fix=Fix('Write the record first, with ConditionExpression="attribute_not_exists(...)".', "unsafe"),
                 is_preview=True,
             )
@@ -229,16 +218,16 @@ def idempotency_without_context(code: Code) -> Iterator[Finding]:
 
 def lock_ends_by_ttl(code: Code) -> Iterator[Finding]:
     """DUP012, the part of application code."""
-    for lock in {one.source: one for handler in code.handlers for one in handler.locks}.values():
+    for lock in (one for handler in code.handlers for one in handler.locks):
         if lock.seconds > 6 * 3_600:
             continue
         yield Finding(
             rule="DUP012",
             severity="warning",
-            message=f"{name_of(lock.function)} relies on the TTL attribute {lock.attribute} to release a lock after"
+            message=f"{lock.name} relies on the TTL attribute {lock.attribute} to release a lock after"
             f" {lock.seconds:,} s. DynamoDB deletes expired items within a few days, and until then the lock is held.",
             source=lock.source,
-            resource=name_of(lock.function),
+            resource=lock.name,
             property_path=lock.attribute,
             arithmetic=(f"intended: {lock.seconds:,} s; actual: up to a few days",),
             fix=Fix(
@@ -250,17 +239,17 @@ def lock_ends_by_ttl(code: Code) -> Iterator[Finding]:
 
 def random_deduplication(code: Code) -> Iterator[Finding]:
     """DUP013."""
-    for call in calls_in(one for one in code.handlers if not one.is_guarded):
+    for call in code.unguarded_calls:
         given = call.arguments.get("MessageDeduplicationId")
         if call.operation != "send_message" or given is None or not (found := sorted(given.origins & _EACH_DELIVERY)):
             continue
         yield Finding(
             rule="DUP013",
             severity="warning",
-            message=f"{name_of(call.function)} sends with a deduplication id that contains {IN_WORDS[found[0]]}: when its"
+            message=f"{call.name} sends with a deduplication id that contains {IN_WORDS[found[0]]}: when its"
             " own message is delivered again, the queue accepts the second send as a new message.",
             source=given.source,
-            resource=name_of(call.function),
+            resource=call.name,
             property_path="MessageDeduplicationId",
             arithmetic=(f"{given.text} is different in each delivery",),
             fix=Fix("Derive it from the work itself.", "unsafe"),
@@ -288,10 +277,10 @@ def content_that_changes(joined: Joined) -> Iterator[Finding]:
             yield Finding(
                 rule="DUP013",
                 severity="warning",
-                message=f"{queue.name} deduplicates by content, but {name_of(call.function)} sends a body that contains"
+                message=f"{queue.name} deduplicates by content, but {call.name} sends a body that contains"
                 f" {IN_WORDS[found[0]]}: when the same work is sent again, the queue accepts it as a new message.",
                 source=body.source,
-                resource=name_of(call.function),
+                resource=call.name,
                 property_path="MessageBody",
                 related=(Related(queue.source, queue.name, "ContentBasedDeduplication"),),
                 fix=Fix("Pass a MessageDeduplicationId derived from the work itself.", "unsafe"),
@@ -300,7 +289,7 @@ def content_that_changes(joined: Joined) -> Iterator[Finding]:
 
 def executions_without_name(code: Code) -> Iterator[Finding]:
     """DUP014."""
-    for call in calls_in(one for one in code.handlers if not one.is_guarded):
+    for call in code.unguarded_calls:
         if (call.service, call.operation) != ("stepfunctions", "start_execution"):
             continue
         name = call.arguments.get("name")
@@ -322,9 +311,9 @@ def _execution(call: CodeCall, name: Argument | None, severity: Severity, why: s
     return Finding(
         rule="DUP014",
         severity=severity,
-        message=f"{name_of(call.function)} starts an execution {why}",
+        message=f"{call.name} starts an execution {why}",
         source=call.source if name is None else name.source,
-        resource=name_of(call.function),
+        resource=call.name,
         property_path="name",
         arithmetic=("StartExecution with a name used in the last 90 days does not start another execution",),
         fix=Fix("Pass a name derived from the work itself, at most 80 characters.", "unsafe"),
@@ -371,12 +360,12 @@ def _steps(durable: Durable) -> Iterator[Finding]:
         yield Finding(
             rule="DUP016",
             severity="warning",
-            message=f"A step of {name_of(step.function)} can run more than once, and {step.effect_text} passes no"
+            message=f"A step of {step.name} can run more than once, and {step.effect_text} passes no"
             " idempotency key: if the step's result is not stored, the effect happens again.",
             source=step.source,
-            resource=name_of(step.function),
+            resource=step.name,
             property_path="step",
-            related=(Related(step.effect, name_of(step.function), "happens again"),),
+            related=(Related(step.effect, step.name, "happens again"),),
             fix=Fix("Pass an idempotency key derived from the step's work.", "unsafe"),
             is_preview=True,
         )
@@ -400,10 +389,10 @@ def slow_invocations(joined: Joined) -> Iterator[Finding]:
             yield Finding(
                 rule="DUP018",
                 severity="warning",
-                message=f"{name_of(call.function)} waits {call.read_timeout_s:g} s for {target.name}, which can run for"
+                message=f"{call.name} waits {call.read_timeout_s:g} s for {target.name}, which can run for"
                 f" {timeout_s} s: the SDK times out and invokes it again while the first invocation still runs.",
                 source=call.source,
-                resource=name_of(call.function),
+                resource=call.name,
                 property_path="read_timeout",
                 arithmetic=(
                     f"read timeout {call.read_timeout_s:g} s < function timeout {timeout_s} s",
@@ -421,20 +410,17 @@ def slow_invocations(joined: Joined) -> Iterator[Finding]:
 def impatient_sends(code: Code) -> Iterator[Finding]:
     """DUP018, for sends to SQS."""
     for call in code.calls:
-        is_send = (
-            call.service == "sqs" and call.operation in {"send_message", "send_message_batch"} and not call.is_entry
-        )
-        if not is_send or call.read_timeout_s is None or call.attempts is None:
+        if not call.is_send or call.read_timeout_s is None or call.attempts is None:
             continue
         if call.read_timeout_s > SEND_S or call.attempts < 2 or not call.lacks("MessageDeduplicationId"):
             continue
         yield Finding(
             rule="DUP018",
             severity="warning",
-            message=f"{name_of(call.function)} waits {call.read_timeout_s:g} s for the response to a send, and the SDK sends"
+            message=f"{call.name} waits {call.read_timeout_s:g} s for the response to a send, and the SDK sends"
             " again if none arrives: a standard queue then has the message twice.",
             source=call.source,
-            resource=name_of(call.function),
+            resource=call.name,
             property_path="read_timeout",
             arithmetic=(f"read timeout {call.read_timeout_s:g} s, up to {call.attempts} attempts",),
             fix=Fix("Raise the read timeout: Config(read_timeout=10), or the default of 60 s.", "unsafe"),

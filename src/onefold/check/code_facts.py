@@ -6,7 +6,7 @@ certain; what the files do not tell is None, "unknown" or left out, and no rule 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -30,20 +30,34 @@ class Argument(Struct, frozen=True):
     variable: str | None = None
 
 
-class CodeCall(Struct, frozen=True, kw_only=True):
+class CodeFact(Struct, frozen=True, kw_only=True):
+    """A fact with a place in a function.
+
+    Attributes:
+        source: where it is. function: the id of the unit that it is in.
+    """
+
+    source: FindingSource
+    function: str
+
+    @property
+    def name(self) -> str:
+        """The name of the function, for people."""
+        return self.function.rpartition(":")[2] or "the module"
+
+
+class CodeCall(CodeFact, frozen=True, kw_only=True):
     """An AWS call through boto3.
 
     Attributes:
         service, operation: boto3's names, such as `sqs` and `send_message`; calls of resources have the client's names.
-        function: the id of the unit that makes the call. arguments: by AWS's names. is_complete: all arguments are known.
+        arguments: by AWS's names. is_complete: all arguments are known.
         read_timeout_s: of the client; None if not known. attempts: of the SDK in total; None if not known.
         is_entry: an entry of a batch call.
     """
 
     service: str
     operation: str
-    source: FindingSource
-    function: str
     arguments: Mapping[str, Argument]
     is_complete: bool
     read_timeout_s: float | None
@@ -55,30 +69,34 @@ class CodeCall(Struct, frozen=True, kw_only=True):
         """File, line and column, which identify the call."""
         return self.source.file, self.source.start_line, self.source.start_column
 
+    @property
+    def is_send(self) -> bool:
+        """Whether it sends to a queue; of a batch the whole, not its entries."""
+        is_send = self.service == "sqs" and self.operation in {"send_message", "send_message_batch"}
+        return is_send and not self.is_entry
+
     def lacks(self, name: str) -> bool:
         """Whether an argument is certainly missing."""
         return self.is_complete and name not in self.arguments
 
 
-class Key(Struct, frozen=True, kw_only=True):
+class Key(CodeFact, frozen=True, kw_only=True):
     """An idempotency key.
 
     Attributes:
-        what: the beginning of a sentence about it. function: the id of the unit that uses it. text: the source text.
+        what: the beginning of a sentence about it. text: the source text.
         origins: what it certainly contains. is_whole: it is the whole event or record, with the values of the delivery.
         is_for_partner: it is passed to another service and not stored.
     """
 
     what: str
-    source: FindingSource
-    function: str
     text: str
     origins: frozenset[Origin]
     is_whole: bool = False
     is_for_partner: bool = False
 
 
-class Idempotency(Struct, frozen=True, kw_only=True):
+class Idempotency(CodeFact, frozen=True, kw_only=True):
     """A use of Powertools' idempotency: `@idempotent` or `@idempotent_function`.
 
     Attributes:
@@ -86,72 +104,58 @@ class Idempotency(Struct, frozen=True, kw_only=True):
         has_context: the decorator registers the Lambda context itself, as `@idempotent` does.
     """
 
-    source: FindingSource
-    function: str
     has_context: bool
     life_s: int | None
     life: FindingSource
     is_default_life: bool
 
 
-class Swallowed(Struct, frozen=True, kw_only=True):
+class Swallowed(CodeFact, frozen=True, kw_only=True):
     """An `except` or `suppress` after which a failed message counts as processed: nothing is raised, reported or stored."""
 
-    source: FindingSource
-    function: str
     is_batch: bool
 
 
-class Deletion(Struct, frozen=True, kw_only=True):
+class Deletion(CodeFact, frozen=True, kw_only=True):
     """A deletion of a message that does not depend on its work: in a `finally`, or before the work.
 
     Attributes:
         work: for a deletion before the work, the first call that uses the message afterwards.
     """
 
-    source: FindingSource
-    function: str
     how: Literal["finally", "before"]
     work: FindingSource | None = None
     work_text: str = ""
 
 
-class CodeClaim(Struct, frozen=True, kw_only=True):
+class CodeClaim(CodeFact, frozen=True, kw_only=True):
     """A record that is written with a condition before the work, and that nothing deletes when the work fails.
 
     Attributes:
         source: the conditional write. skip: where a later delivery is skipped. effect: the first call after the write.
     """
 
-    source: FindingSource
-    function: str
     skip: FindingSource
     effect: FindingSource
     effect_text: str
 
 
-class Lock(Struct, frozen=True, kw_only=True):
+class Lock(CodeFact, frozen=True, kw_only=True):
     """A conditional write of a lock that only the table's TTL releases, `seconds` after the write."""
 
-    source: FindingSource
-    function: str
     attribute: str
     seconds: int
 
 
-class Race(Struct, frozen=True, kw_only=True):
+class Race(CodeFact, frozen=True, kw_only=True):
     """A record that is read (check) and later written without a condition (source)."""
 
-    source: FindingSource
-    function: str
     check: FindingSource
 
 
-class CodeStep(Struct, frozen=True, kw_only=True):
+class CodeStep(CodeFact, frozen=True, kw_only=True):
     """A step of a durable function that can run more than once, and its effect on another service without a key."""
 
-    source: FindingSource
-    function: str
     effect: FindingSource
     effect_text: str
 
@@ -164,12 +168,11 @@ class Durable(Struct, frozen=True, kw_only=True):
         waits: the place, kind and seconds of each wait; None: no timeout. steps: those that send something.
     """
 
-    steps: tuple[CodeStep, ...]
-
     source: FindingSource
     idempotent: FindingSource | None
     is_outside: bool
     waits: tuple[tuple[FindingSource, str, int | None], ...]
+    steps: tuple[CodeStep, ...]
 
 
 class CodeHandler(Struct, frozen=True, kw_only=True):
@@ -204,11 +207,9 @@ class CodeHandler(Struct, frozen=True, kw_only=True):
     durable: Durable | None
 
 
-class Countdown(Struct, frozen=True, kw_only=True):
+class Countdown(CodeFact, frozen=True, kw_only=True):
     """A Celery task that is sent with a countdown, in seconds."""
 
-    source: FindingSource
-    function: str
     seconds: int
 
 
@@ -219,11 +220,9 @@ class Timeout(Struct, frozen=True, kw_only=True):
     seconds: int
 
 
-class Threshold(Struct, frozen=True, kw_only=True):
+class Threshold(CodeFact, frozen=True, kw_only=True):
     """The body size in bytes above which the extended SQS client stores a body in S3."""
 
-    source: FindingSource
-    function: str
     size: int
 
 
@@ -244,3 +243,8 @@ class Code(Struct, frozen=True, kw_only=True):
     timeouts: tuple[Timeout, ...]
     thresholds: tuple[Threshold, ...]
     extends: bool
+
+    @property
+    def unguarded_calls(self) -> Iterator[CodeCall]:
+        """The calls of handlers in which nothing keeps a second delivery from repeating the work."""
+        return (call for one in self.handlers if not one.is_guarded for call in one.calls)

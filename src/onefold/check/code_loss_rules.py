@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from onefold.check.code_duplicate_rules import name_of
 from onefold.check.code_facts import Code, Threshold
 from onefold.check.findings import Finding, Fix, Related
 from onefold.check.joined import Joined
@@ -30,7 +29,7 @@ def body_over_queue_limit(joined: Joined) -> Iterator[Finding]:
     for mapping, handler in joined.mapped():
         for call in handler.calls:
             queue = joined.queue_of(call, mapping)
-            if call.operation not in {"send_message", "send_message_batch"} or queue is None:
+            if not call.is_send or queue is None:
                 continue
             written = queue.facts.attributes.get("MaximumMessageSize", "")
             size = int(written) if written.isascii() and written.isdecimal() else BODY_BYTES_MAX
@@ -46,10 +45,10 @@ def _threshold(one: Threshold, takes: str, size: int, related: tuple[Related, ..
     return Finding(
         rule="LOS015",
         severity="error",
-        message=f"{name_of(one.function)} stores bodies over {one.size:,} bytes in S3, but {takes}: a body between the two"
+        message=f"{one.name} stores bodies over {one.size:,} bytes in S3, but {takes}: a body between the two"
         " sizes is refused and not sent.",
         source=one.source,
-        resource=name_of(one.function),
+        resource=one.name,
         property_path="message_size_threshold",
         arithmetic=(f"{one.size:,} > {size:,}",),
         related=related,
@@ -65,33 +64,29 @@ def lost_on_failure(code: Code) -> Iterator[Finding]:
             yield Finding(
                 rule="LOS016",
                 severity="error",
-                message=f"{name_of(one.function)} catches every exception and carries on: Lambda deletes {which}, which"
+                message=f"{one.name} catches every exception and carries on: Lambda deletes {which}, which"
                 " never reaches a dead-letter queue.",
                 source=one.source,
-                resource=name_of(one.function),
+                resource=one.name,
                 property_path="except",
                 arithmetic=("a batch whose handler returns counts as processed",),
                 related=(Related(handler.source, handler.name, "returns normally"),),
                 fix=Fix("Raise the exception again, or return the message's id in batchItemFailures.", "unsafe"),
             )
-    for deletion in {one.source: one for one in code.deletions}.values():
+    for deletion in code.deletions:
         is_before = deletion.how == "before"
-        related = (
-            ()
-            if deletion.work is None
-            else (Related(deletion.work, name_of(deletion.function), "runs after the deletion"),)
-        )
+        related = () if deletion.work is None else (Related(deletion.work, deletion.name, "runs after the deletion"),)
         yield Finding(
             rule="LOS016",
             severity="warning" if is_before else "error",
-            message=f"{name_of(deletion.function)} deletes a message "
+            message=f"{deletion.name} deletes a message "
             + (
                 f"before {deletion.work_text}: if that fails, the message is lost."
                 if is_before
                 else "in a finally block, whether or not its work was done."
             ),
             source=deletion.source,
-            resource=name_of(deletion.function),
+            resource=deletion.name,
             property_path="delete_message",
             related=related,
             fix=Fix("Delete the message after its work has succeeded.", "unsafe"),

@@ -12,12 +12,23 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
 from onefold.check.call_graph import CallGraph, CallUnit
-from onefold.check.code_facts import Code, CodeCall, CodeHandler, CodeStep, Countdown, Durable, Key, Threshold, Timeout
+from onefold.check.code_facts import (
+    Code,
+    CodeCall,
+    CodeHandler,
+    CodeStep,
+    Countdown,
+    Deletion,
+    Durable,
+    Key,
+    Threshold,
+    Timeout,
+)
 from onefold.check.collect_answers import BATCH, HandlerAnswers, Swallowing
 from onefold.check.collect_calls import calls_of, given, operation_of
 from onefold.check.collect_keys import Keys
@@ -60,6 +71,9 @@ _KEYS: Final = frozenset(
 )
 _DURABLE: Final = "aws_durable_execution_sdk_python"
 _UNITS_OF_TIME: Final = {"from_seconds": 1, "from_minutes": 60, "from_hours": 3_600, "from_days": 86_400}
+
+
+F = TypeVar("F", CodeHandler, CodeCall, Key, Deletion, Countdown, Timeout, Threshold)
 
 
 class HandlerEntry(Struct, frozen=True):
@@ -136,15 +150,19 @@ def _together(parts: Sequence[Code]) -> Code:
     """Merge the facts of several parts; facts of a file that two parts have read count once."""
     return Code(
         texts={file: text for part in parts for file, text in part.texts.items()},
-        handlers=tuple({one.source: one for part in parts for one in part.handlers}.values()),
-        calls=tuple({one.source: one for part in parts for one in part.calls}.values()),
-        keys=tuple({one.source: one for part in parts for one in part.keys}.values()),
-        deletions=tuple({one.source: one for part in parts for one in part.deletions}.values()),
-        countdowns=tuple({one.source: one for part in parts for one in part.countdowns}.values()),
-        timeouts=tuple({one.source: one for part in parts for one in part.timeouts}.values()),
-        thresholds=tuple({one.source: one for part in parts for one in part.thresholds}.values()),
+        handlers=_distinct(one for part in parts for one in part.handlers),
+        calls=_distinct(one for part in parts for one in part.calls),
+        keys=_distinct(one for part in parts for one in part.keys),
+        deletions=_distinct(one for part in parts for one in part.deletions),
+        countdowns=_distinct(one for part in parts for one in part.countdowns),
+        timeouts=_distinct(one for part in parts for one in part.timeouts),
+        thresholds=_distinct(one for part in parts for one in part.thresholds),
         extends=any(part.extends for part in parts),
     )
+
+
+def _distinct(facts: Iterable[F]) -> tuple[F, ...]:
+    return tuple({one.source: one for one in facts}.values())
 
 
 class _Collection:
@@ -470,8 +488,3 @@ def _may_guard(unit: CallUnit) -> bool:
         if name and _GUARDS.search(name):
             return True
     return _GUARDS.search(unit.name.rpartition(".")[2]) is not None
-
-
-def calls_in(handlers: Iterable[CodeHandler]) -> list[CodeCall]:
-    """The calls of several handlers, without duplicates."""
-    return list({one.position: one for handler in handlers for one in handler.calls}.values())

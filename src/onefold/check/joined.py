@@ -46,12 +46,6 @@ class Joined(Struct, frozen=True, kw_only=True):
         found = [one for one in self.model.functions if one.facts.name == name]
         return found[0] if len(found) == 1 else None
 
-    def allows_loops(self, function: ModelFunction) -> bool:
-        """Whether `RecursiveLoop` of a function is `Allow`, or not known."""
-        document = self.model.document
-        paths = ((*function.facts.location.parts, "RecursiveLoop"), ("Globals", "Function", "RecursiveLoop"))
-        return any(document.has(path) and document.at(path) != "Terminate" for path in paths)
-
     def _named(self, argument: Argument | None, mapping: ModelMapping) -> str | None:
         """The last part of a name, URL or ARN."""
         if argument is None or mapping.function is None:
