@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import queue
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -224,12 +226,7 @@ def test_messages_that_a_schedules_handler_returns_are_no_unknown_outcome() -> N
     def single(tick: onefold.Tick) -> Any:
         return job.message({"order_id": "1"})
 
-    @app.schedule("cron(0 2 1 * ? *)", name="forgot")
-    def forgot(tick: onefold.Tick) -> None:
-        for number in "12":
-            job.message({"order_id": number})
-
-    names = ("listed", "lazy", "single", "forgot")
+    names = ("listed", "lazy", "single")
     with onefold.testing.inline(app) as world:
         app.runtime().send([app.schedules[name].outgoing_at("2026-06-01T02:00:00Z") for name in names])
         world.run_for(60_000)
@@ -241,8 +238,50 @@ def test_messages_that_a_schedules_handler_returns_are_no_unknown_outcome() -> N
             "listed": f"listed returned messages, and no message was sent. {yields}",
             "lazy": f"lazy returned a generator, and no message was sent. {yields}",
             "single": f"single returned messages, and no message was sent. {yields}",
-            "forgot": f"forgot made 2 messages with message() and yielded none, so that nothing was sent. {yields}",
         }
+
+
+def test_a_schedules_handler_that_makes_messages_and_yields_none_has_run_and_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = onefold.App("billing")
+    job = app.job(app.queue("bills"), key="{order_id}", name="bill")(lambda order: None)
+    elsewhere: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    sent: list[Any] = []
+
+    def send_all() -> None:
+        while (made := elsewhere.get()) is not None:
+            sent.extend(job.deliver(made))
+
+    thread = threading.Thread(target=send_all)
+    thread.start()
+
+    @app.schedule("cron(0 2 1 * ? *)", name="forgot")
+    def forgot(tick: onefold.Tick) -> None:
+        for number in "12":
+            job.message({"order_id": number})
+
+    @app.schedule("cron(0 2 1 * ? *)", name="delivered")
+    def delivered(tick: onefold.Tick) -> None:
+        job.deliver([job.message({"order_id": "3"})])
+
+    @app.schedule("cron(0 2 1 * ? *)", name="handed_over")
+    def handed_over(tick: onefold.Tick) -> None:
+        elsewhere.put([job.message({"order_id": "4"})])
+        elsewhere.put(None)
+        thread.join()
+
+    names = ("forgot", "delivered", "handed_over")
+    with onefold.testing.inline(app) as world:
+        app.runtime().send([app.schedules[name].outgoing_at("2026-06-01T02:00:00Z") for name in names])
+        world.run_for(60_000)
+        assert [event.name for event in world.events if event.name in ("dead-letter", "held")] == []
+        assert world.names().count("completed") == 5
+    assert len(sent) == 1
+    made = [text for text in caplog.messages if "with message()" in text]
+    assert [text.partition(" ")[0] for text in made] == ["forgot", "handed_over"]
+    assert made[0].startswith("forgot made 2 messages with message() in its run forgot")
+    assert made[0].endswith("A schedule's handler sends the messages that it yields: yield job.message(payload).")
 
 
 def test_a_plain_jobs_messages_and_generators_are_named_as_what_they_are() -> None:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from onefold.runner.context import Context
     from onefold.runner.handlers import Job
 
+_YIELDS = "A schedule's handler sends the messages that it yields: yield job.message(payload)."
+
 
 def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Outcome:
     """Call the handler in this thread; an `async def` handler gets an event loop of its own."""
@@ -131,17 +133,19 @@ def returned(job: Job[Any, Any], value: object, ctx: Context) -> Outcome:
                 )
         else:
             if job.ticks and ctx.messages_made > 0 and not ctx.outbox:
-                return _forgotten(job, ctx.messages_made)
+                _warn_of_unsent(job, ctx)
             return outcomes.Success(result=result, outbox=ctx.outbox, counts=ctx.counts)
     raise AssertionError("the last try has answered")
 
 
-def _forgotten(job: Job[Any, Any], count: int) -> Outcome:
-    """The outcome of a schedule's handler that made messages and neither yielded nor sent one."""
+def _warn_of_unsent(job: Job[Any, Any], ctx: Context) -> None:
+    """Log that a schedule's handler made messages and sent none here; it has run, and may have meant that."""
+    import logging  # 8 ms, and only an unusual handler leads here
+
+    count = ctx.messages_made
     made = f"{count} message{'' if count == 1 else 's'}"
-    what = f"{job.name} made {made} with message() and yielded none, so that nothing was sent."
-    what += " A schedule's handler sends the messages that it yields: yield job.message(payload)."
-    return Failed(kind="permanent", error="UsageError", summary=what)
+    text = f"{job.name} made {made} with message() in its run {ctx.key} and yielded none: was one to be sent? {_YIELDS}"
+    logging.getLogger("onefold").warning("%s", text)
 
 
 def _unsent(job: Job[Any, Any], value: object) -> Outcome | None:
@@ -152,7 +156,7 @@ def _unsent(job: Job[Any, Any], value: object) -> Outcome | None:
         return None
     what = f"{job.name} returned {'a ' + type(value).__qualname__ if lazy else 'messages'}, and no message was sent."
     if job.ticks:
-        what += " A schedule's handler sends the messages that it yields: yield job.message(payload)."
+        what += f" {_YIELDS}"
     elif lazy:
         what += " The handler ran; what is left in it never runs. Return the values themselves, for example a list."
         return Unstorable(summary=what)
