@@ -183,6 +183,43 @@ def test_the_next_of_a_customer_begins_when_the_one_before_it_ends_and_others_ar
         assert (done(process), held(bench)) == (9, {})
 
 
+def test_deliveries_behind_one_that_finds_no_slot_are_put_back_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = mill(onefold.Throttle(concurrency=1))
+    with opened(app) as bench:
+        send(app, *({"id": str(number)} for number in range(11)))
+        other, process = bench.process(), bench.process()
+        other.begin(one_each(bench, 1))
+        sizes: list[int] = []
+        settle = process.runner.settle
+
+        def counted(runs: list[Any]) -> Any:
+            sizes.append(len(runs))
+            return settle(runs)
+
+        monkeypatch.setattr(process.runner, "settle", counted)
+        assert process.begin(one_each(bench, 10)) == []
+        assert [size for size in sizes if size] == [6, 4]
+        assert process.names().count("released") == 10
+
+
+def test_a_free_slot_does_not_wait_for_a_run_that_a_delivery_with_that_slot_waits_for() -> None:
+    app = onefold.App("mill")
+    orders = app.queue("orders.fifo", fifo=True)
+
+    @app.job(orders, key="{id}", group="{batch}", throttle=onefold.Throttle(concurrency=1, per="{part}"))
+    def grind(order: Order) -> None: ...
+
+    with opened(app) as bench:
+        send(app, {"id": "1", "batch": "a", "part": "x"}, {"id": "2", "batch": "a", "part": "y"})
+        send(app, {"id": "3", "batch": "b", "part": "y"})
+        process = bench.process()
+        ready = process.begin(list(bench.backend.open_queue("orders.fifo").receive(10)))
+        assert [run.payload["id"] for run in ready] == ["1", "3"], "2 waits for 1 by its group, and no run has its slot"
+        process.perform(ready)
+        process.run_for(5_000, step_ms=500)
+        assert done(process) == 3
+
+
 def test_a_delivery_without_a_slot_tries_again_after_about_the_time_that_runs_take() -> None:
     clocks: list[Any] = []
     app = mill(onefold.Throttle(concurrency=2), lambda order: clocks[0].advance(120))

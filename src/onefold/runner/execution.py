@@ -27,7 +27,7 @@ from onefold.record import delivery as outcomes
 from onefold.record.decisions import ProbeAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from onefold.contracts.commit import Verdict
     from onefold.contracts.queue import Delivery
@@ -56,8 +56,8 @@ class Execution:
 
     __slots__ = (
         "ask", "caught", "chain", "claimed", "ctx", "cut", "deadline_ms", "delivery", "effects", "error", "facts",
-        "is_limited", "job", "lost", "payload", "script", "span", "started", "step", "stopping", "took_ms",
-        "trusted_until_ms", "verdict",
+        "is_limited", "job", "lost", "payload", "script", "slot", "span", "started", "step", "stopping",
+        "took_ms", "trusted_until_ms", "verdict",
     )  # fmt: skip
 
     def __init__(self, job: Job[Any, Any], delivery: Delivery, facts: script.Facts, payload: Any) -> None:
@@ -82,6 +82,7 @@ class Execution:
             False  # its handler raised, but counts as done (a map's catch): its own rows are rolled back
         )
         self.is_limited: bool = False  # delayed by a limit or a breaker of its job
+        self.slot: object = None  # the only slot for which it competes
         self.lost: bool = False  # whether its lease was lost, and that was reported
         self.chain: WaitingBehind | None = None  # deliveries that wait behind it, while it runs
         self.verdict: Verdict | None = None
@@ -189,20 +190,23 @@ class KeyOrder:
         self._lock = threading.Lock()
         self._busy: dict[object, WaitingBehind] = {}
 
-    def enter(self, runs: Sequence[Execution]) -> list[Execution]:
-        """The runs that may start now; the deliveries of the others wait behind the run with their group, key or slot."""
+    def enter(self, runs: Sequence[Execution], taken: Collection[object] = ()) -> list[Execution]:
+        """The runs that may start now; the deliveries of the others wait behind the run with their group, key or slot.
+
+        Args:
+            taken: slots that a run has just not got: none waits here for one of them, as another process may have it.
+        """
         first = []
         with self._lock:
             for run in runs:
                 names: list[object] = [one for one in (_group(run.delivery, run), run.operation) if one is not None]
                 chain = next((self._busy[name] for name in names if name in self._busy), None)
-                slot = _only_slot(run)
-                if slot is not None:
-                    names.append(slot)
-                    if chain is None:
-                        chain = self._busy.get(slot)
-                        if chain is not None and len(chain.waiting) >= BEHIND_SLOT_MAX:
-                            chain = None  # it is put back into its queue, so that it does not hold up others here
+                run.slot = _only_slot(run) if chain is None else None  # what waits for another reason blocks no slot
+                if run.slot is not None and run.slot not in taken:
+                    names.append(run.slot)
+                    chain = self._busy.get(run.slot)
+                    if chain is not None and len(chain.waiting) >= BEHIND_SLOT_MAX:
+                        chain = None  # it is put back into its queue, so that it does not hold up others here
                 if chain is None:
                     run.chain = chain = WaitingBehind()
                     first.append(run)

@@ -234,8 +234,9 @@ class Runner:
             try:
                 with self._key_order.order:
                     waiting = [*self._free(settled), *deliveries]
+                    taken = {run.slot for run, _ in settled if run.is_limited}
                     try:
-                        runs = self._key_order.enter(self._open(self._present(waiting)))
+                        runs = self._key_order.enter(self._open(self._present(waiting)), taken)
                     except errors.TransientError:
                         self._drop(waiting)
                         raise
