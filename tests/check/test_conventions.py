@@ -11,7 +11,9 @@ import jsonschema
 import pytest
 
 from onefold.check import configuration
+from onefold.check.baseline import write_baseline
 from onefold.check.configuration import schema
+from onefold.check.findings import Finding, FindingSource
 from tests.check import sarif_parts
 from tests.check.test_check import CORPUS, run
 
@@ -149,6 +151,17 @@ def test_only_what_is_not_in_the_baseline_fails_a_run(here: Path) -> None:
     assert rules() == ["LOS004"]
     run("template.yaml", "--select", "DUP", "--write-baseline", "known.json")
     assert (here / "known.json").read_text() == text
+
+
+def test_a_baseline_names_files_from_the_directory_and_accounts_as_they_are_called(here: Path) -> None:
+    files = (str(here / "infra" / "a.yaml"), "aws://eu-west-1", "../elsewhere.yaml")
+    found = [
+        Finding(rule="DUP002", severity="error", message="", source=FindingSource(one, 1, 1, 1, 1), resource="q")
+        for one in files
+    ]
+    assert write_baseline(here / "known.json", found, here) == 3
+    known = json.loads((here / "known.json").read_text())
+    assert [one["file"] for one in known["findings"]] == ["../elsewhere.yaml", "aws://eu-west-1", "infra/a.yaml"]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b'{"version": 2, "findings": []}', b"[" * 90_000, b"\xff"])

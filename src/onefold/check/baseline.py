@@ -13,7 +13,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from onefold.check.findings import Finding
+from onefold.check.findings import Finding, below
 from onefold.errors import NotFoundError, StorageError, UsageError
 
 FILE_BYTES_MAX: Final = 33_554_432
@@ -71,7 +71,9 @@ def write_baseline(path: Path, findings: Iterable[Finding], root: Path) -> int:
         StorageError: it cannot be written; then it is as it was.
     """
     known = {
-        one.fingerprint: KnownFindings(one.fingerprint, one.rule, _relative(one.source.file, root), one.resource)
+        one.fingerprint: KnownFindings(
+            one.fingerprint, one.rule, below(one.source.file, root) or one.source.file, one.resource
+        )
         for one in findings
     }
     listed = sorted(known.values(), key=lambda one: (one.file, one.rule, one.resource, one.fingerprint))
@@ -84,10 +86,3 @@ def write_baseline(path: Path, findings: Iterable[Finding], root: Path) -> int:
         part.unlink(missing_ok=True)
         raise StorageError(f"{path} cannot be written: {error.strerror}.", todo="Name another place.") from error
     return len(listed)
-
-
-def _relative(file: str, root: Path) -> str:
-    path = Path(file)
-    return (
-        path.resolve().relative_to(root.resolve()).as_posix() if path.resolve().is_relative_to(root.resolve()) else file
-    )

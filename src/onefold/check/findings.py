@@ -7,7 +7,7 @@ depends on the rule, the file's name, the resource and the property, and not on 
 from __future__ import annotations
 
 from hashlib import sha256
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Literal
 
 from msgspec import Struct
@@ -19,6 +19,14 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")  # the worst fir
 def is_remote(file: str) -> bool:
     """Whether a document is an account (`aws://eu-west-1`) and not a file."""
     return "://" in file
+
+
+def below(file: str, root: Path) -> str | None:
+    """The path of a document from a directory, with `/`; of an account what it is called; None where it is not below."""
+    if is_remote(file):
+        return file
+    path, above = Path(file).resolve(), root.resolve()
+    return path.relative_to(above).as_posix() if path.is_relative_to(above) else None
 
 
 class FindingSource(Struct, frozen=True):

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from onefold import redact
 from onefold.check.checking import CheckedInput
-from onefold.check.findings import Finding, FindingSource, Related, is_remote
+from onefold.check.findings import Finding, FindingSource, Related, below
 from onefold.check.rules import HARMS, RULES
 
 ROWS_MAX: Final = 100  # ours; a comment on GitHub may have 65,536 characters
@@ -236,10 +236,7 @@ def _location(source: FindingSource, root: Path) -> dict[str, Any]:
 
 
 def _relative(file: str, root: Path) -> str:
-    if is_remote(file):
-        return file
-    path = Path(file).resolve()
-    return path.relative_to(root.resolve()).as_posix() if path.is_relative_to(root.resolve()) else path.as_posix()
+    return below(file, root) or Path(file).resolve().as_posix()
 
 
 FORMATS: Final[dict[str, Callable[[CheckedInput, Path], str]]] = {
