@@ -16,11 +16,11 @@ from onefold.check.duplicate_rules import VISIBILITY_MAX_S, visibility_needed_s
 from onefold.check.facts import ResourceSetting, RoleFacts, RuleFacts
 from onefold.check.findings import Finding, Fix, Related
 from onefold.check.model import Model, ModelFunction, ModelMapping, ModelQueue, settled
-from onefold.check.policies import Request, allows
+from onefold.check.policies import Request, allows, any_of
+from onefold.limits import IN_FLIGHT_MAX
 
 FIFO_BATCH_MAX: Final = 10
 BATCH_WITHOUT_WINDOW_MAX: Final = 10
-IN_FLIGHT_MAX: Final = 120_000
 GROUP_HELD_S: Final = 3_600  # ours: an hour in which nothing of a group is done
 GROUP_HELD_LONG_S: Final = 43_200
 CRASH_WAITS_S: Final = 900  # ours
@@ -252,8 +252,7 @@ def crash_waits_for_visibility(model: Model) -> Iterator[Finding]:
 
 def _may(role: RoleFacts, action: str, queue: ModelQueue) -> bool | None:
     request = Request(action=action, resource=f"arn:aws:sqs:::{queue.facts.name}", named=queue.facts.named)
-    answers = [allows(one, request) for one in role.policies]
-    return True if True in answers else None if None in answers else False
+    return any_of(allows(one, request) for one in role.policies)
 
 
 def backlog_grows(model: Model) -> Iterator[Finding]:
@@ -342,7 +341,7 @@ def _allowed(model: Model, function: ModelFunction, action: str, queue: ModelQue
     request = Request(action=action, resource=f"arn:aws:sqs:::{queue.facts.name}", named=queue.facts.named)
     answers = [allows(one, request) for one in documents if not _is_harmless(one)]
     answers += [] if is_all and not facts.permissions.why else [None]
-    return True if True in answers else None if None in answers else False
+    return any_of(answers)
 
 
 def _is_harmless(policy: Any) -> bool:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from onefold.check.clog_rules import LOOPS
 from onefold.check.code_facts import Code
 from onefold.check.findings import Finding, Fix, Related
 from onefold.check.joined import Joined
+from onefold.limits import DELAY_MS_MAX, SECOND_MS
 
-DELAY_MAX_S: Final = 900
-LOOPS_MAX: Final = 16
+DELAY_MAX_S: Final = DELAY_MS_MAX // SECOND_MS
 HOUR_S: Final = 3_600
 MAPPED_EXECUTION_MAX_S: Final = 900
 
@@ -76,11 +77,11 @@ def sends_to_own_queue(joined: Joined) -> Iterator[Finding]:
                 rule="CLG008",
                 severity="warning",
                 message=f"{call.name} sends to {mapping.queue.name}, the queue that {mapping.function.name}"
-                f" receives from: after about {LOOPS_MAX} rounds Lambda's loop detection stops it.",
+                f" receives from: after about {LOOPS} rounds Lambda's loop detection stops it.",
                 source=call.source,
                 resource=call.name,
                 property_path="QueueUrl",
-                arithmetic=(f"about {LOOPS_MAX} rounds, then no further invocation",),
+                arithmetic=(f"about {LOOPS} rounds, then no further invocation",),
                 related=(Related(mapping.source, mapping.name, f"receives from {mapping.queue.name}"),),
                 fix=Fix(
                     "Let the message fail so that it is retried, or set RecursiveLoop: Allow if the loop ends by itself.",

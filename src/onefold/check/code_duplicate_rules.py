@@ -15,7 +15,6 @@ from onefold.check import duplicate_rules
 from onefold.check.code_facts import Argument, Code, CodeCall, Durable, Key
 from onefold.check.findings import Finding, Fix, Related, Severity
 from onefold.check.joined import Joined
-from onefold.check.model import inserted
 
 IN_WORDS: Final = {
     "message-id": "the message's id",
@@ -73,8 +72,6 @@ def nobody_reads_answer(joined: Joined) -> Iterator[Finding]:
             continue
         if handler.is_powertools and batch_size == 1:
             continue  # it raises when every message of a batch has failed
-        properties = mapping.facts.location.parts
-        edits = tuple(inserted(joined.model.document, properties, "FunctionResponseTypes", ["ReportBatchItemFailures"]))
         yield Finding(
             rule="DUP006",
             severity="error",
@@ -85,7 +82,11 @@ def nobody_reads_answer(joined: Joined) -> Iterator[Finding]:
             property_path=f"{mapping.facts.location.path}.FunctionResponseTypes",
             arithmetic=("without ReportBatchItemFailures, a batch whose handler returns counts as processed",),
             related=(Related(handler.source, handler.name, "returns batchItemFailures"),),
-            fix=Fix("Add FunctionResponseTypes: [ReportBatchItemFailures].", "safe", edits),
+            fix=Fix(
+                "Add FunctionResponseTypes: [ReportBatchItemFailures].",
+                "safe",
+                duplicate_rules.report_failures(joined.model, mapping),
+            ),
         )
 
 

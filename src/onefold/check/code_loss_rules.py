@@ -8,20 +8,18 @@ Never here: reading code. Invariant: what is unknown is not a finding.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from onefold.check.code_facts import Code, Threshold
 from onefold.check.findings import Finding, Fix, Related
 from onefold.check.joined import Joined
-
-BODY_BYTES_MAX: Final = 1_048_576
+from onefold.limits import MESSAGE_BYTES_MAX
 
 
 def body_over_limit(code: Code) -> Iterator[Finding]:
     """LOS015, against what SQS takes."""
     for one in code.thresholds:
-        if one.size > BODY_BYTES_MAX:
-            yield _threshold(one, f"SQS accepts {BODY_BYTES_MAX:,}", BODY_BYTES_MAX, ())
+        if one.size > MESSAGE_BYTES_MAX:
+            yield _threshold(one, f"SQS accepts {MESSAGE_BYTES_MAX:,}", MESSAGE_BYTES_MAX, ())
 
 
 def body_over_queue_limit(joined: Joined) -> Iterator[Finding]:
@@ -31,13 +29,10 @@ def body_over_queue_limit(joined: Joined) -> Iterator[Finding]:
             queue = joined.queue_of(call, mapping)
             if not call.is_send or queue is None:
                 continue
-            written = queue.facts.attributes.get("MaximumMessageSize", "")
-            size = int(written) if written.isascii() and written.isdecimal() else BODY_BYTES_MAX
-            if "MaximumMessageSize" in queue.facts.unresolved:
-                continue
+            size = queue.body_bytes_max.value
             for one in handler.thresholds:
-                if size < one.size <= BODY_BYTES_MAX:
-                    related = (Related(queue.source, queue.name, f"MaximumMessageSize: {size:,} bytes"),)
+                if size is not None and size < one.size <= MESSAGE_BYTES_MAX:
+                    related = (Related(queue.body_bytes_max.source, queue.name, f"MaximumMessageSize: {size:,} bytes"),)
                     yield _threshold(one, f"{queue.name} accepts {size:,}", size, related)
 
 

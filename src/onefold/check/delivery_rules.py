@@ -25,10 +25,10 @@ from onefold.check.facts import (
 from onefold.check.findings import Finding, Fix, Related
 from onefold.check.model import EVENTS, TOPICS, Model, ModelQueue, Sender, settled
 from onefold.check.policies import Request, allows
+from onefold.limits import MESSAGE_BYTES_MAX
 
 SCHEDULED_TIME: Final = "<aws.scheduler.scheduled-time>"
 HOUR_S: Final = 3_600
-MESSAGE_BYTES_MAX: Final = 1_048_576  # SQS quotas
 TOPIC_BYTES_MAX: Final = 262_144  # SNS quotas: message size
 _RATE: Final = re.compile(r"rate\(\s*([0-9]{1,9})\s+(minute|hour|day)s?\s*\)")
 _CRON: Final = re.compile(r"cron\(\s*(\S{1,80})\s+(\S{1,80})\s+[^)]{1,200}\)")
@@ -366,16 +366,13 @@ def body_over_the_queue_limit(model: Model) -> Iterator[Finding]:
     """LOS015."""
     bounds = {EVENTS: ("an event", MESSAGE_BYTES_MAX), TOPICS: ("a message of a topic", TOPIC_BYTES_MAX)}
     for queue in model.queues:
-        text = queue.facts.attributes.get("MaximumMessageSize", "")
-        if not text.isdecimal():
+        setting, limit = queue.body_bytes_max, queue.body_bytes_max.value
+        if limit is None:
             continue
-        limit = int(text)
         for sender in model.senders_of(queue):
             what, most = bounds.get(sender.principal, ("", 0))
             if limit >= most:
                 continue
-            at = (*queue.facts.location.parts, "MaximumMessageSize")
-            setting = model.document.setting(at, limit)
             yield Finding(
                 rule="LOS015",
                 severity="warning",

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from onefold.check.facts import TableFacts
-from onefold.check.findings import Finding, Fix, Related
+from onefold.check.findings import Finding, FindingEdit, Fix, Related
 from onefold.check.model import Model, ModelFunction, ModelMapping, ModelQueue, inserted, settled
+from onefold.limits import SECOND_MS, VISIBILITY_MS_MAX
 
-VISIBILITY_MAX_S: Final = 43_200  # SQS API reference, SetQueueAttributes: 12 hours
+VISIBILITY_MAX_S: Final = VISIBILITY_MS_MAX // SECOND_MS
 TIMEOUTS_A_RECEIVE: Final = 6  # Lambda developer guide, as above
 
 
@@ -121,14 +122,18 @@ def batch_returns_on_timeout(model: Model) -> Iterator[Finding]:
         )
 
 
+def report_failures(model: Model, mapping: ModelMapping) -> tuple[FindingEdit, ...]:
+    """The edit by which a mapping asks for the messages that failed."""
+    properties = mapping.facts.location.parts
+    return tuple(inserted(model.document, properties, "FunctionResponseTypes", ["ReportBatchItemFailures"]))
+
+
 def no_partial_answer(model: Model) -> Iterator[Finding]:
     """DUP004."""
     for mapping in model.mappings:
         batch_size = mapping.batch_size.value
         if mapping.queue is None or mapping.reports_failures is not False or batch_size is None or batch_size < 2:
             continue
-        properties = mapping.facts.location.parts
-        edits = tuple(inserted(model.document, properties, "FunctionResponseTypes", ["ReportBatchItemFailures"]))
         yield Finding(
             rule="DUP004",
             severity="warning",
@@ -141,7 +146,7 @@ def no_partial_answer(model: Model) -> Iterator[Finding]:
             fix=Fix(
                 "Add FunctionResponseTypes: [ReportBatchItemFailures], and return the failed ids as batchItemFailures.",
                 "unsafe",
-                edits,
+                report_failures(model, mapping),
             ),
         )
 

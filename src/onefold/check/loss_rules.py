@@ -19,10 +19,11 @@ from onefold.check.facts import PropertyPath, ResourceSetting, StateMachineFacts
 from onefold.check.findings import Finding, Fix, Related
 from onefold.check.intrinsics import why_not
 from onefold.check.model import Model, ModelFunction, ModelQueue, settled
+from onefold.limits import RETENTION_MS_MAX, SECOND_MS
 
 RECEIVES_LEAST: Final = 5  # Lambda developer guide, as above
 CONCURRENCY_LEAST: Final = 2  # Lambda API reference, ScalingConfig: MaximumConcurrency is 2 to 1,000
-RETENTION_MAX_S: Final = 1_209_600  # SQS API reference, SetQueueAttributes: 14 days
+RETENTION_MAX_S: Final = RETENTION_MS_MAX // SECOND_MS
 DAY_S: Final = 86_400
 DURABLE_MAX_S: Final = {"functions": 900, "instances": 5_400}  # Lambda developer guide, as above
 TOLERATED: Final = (

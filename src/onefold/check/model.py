@@ -40,11 +40,8 @@ from onefold.check.facts import (
 )
 from onefold.check.findings import FindingEdit, FindingSource
 from onefold.check.intrinsics import decimal_number
-from onefold.limits import SECOND_MS
+from onefold.limits import MESSAGE_BYTES_MAX, RETENTION_MS_DEFAULT, SECOND_MS, VISIBILITY_MS_DEFAULT
 
-# SQS API reference, SetQueueAttributes: VisibilityTimeout and MessageRetentionPeriod.
-VISIBILITY_DEFAULT_S: Final = 30
-RETENTION_DEFAULT_S: Final = 345_600
 HELD_TAG: Final = "onefold:held"  # names the queue of unknown outcomes at the queue it is for
 EVENTS: Final = "events.amazonaws.com"
 TOPICS: Final = "sns.amazonaws.com"
@@ -66,6 +63,7 @@ class ModelQueue(Struct, frozen=True, kw_only=True):
     source: FindingSource
     visibility_s: ResourceSetting[int]
     retention_s: ResourceSetting[int]
+    body_bytes_max: ResourceSetting[int]
     receives_max: ResourceSetting[int] | None
     dead_letters: ModelQueue | None
     roles: frozenset[Role]
@@ -328,8 +326,9 @@ class _Linker:
         return ModelQueue(
             facts=facts,
             source=self._document.source(base),
-            visibility_s=self._attribute(facts, "VisibilityTimeout", VISIBILITY_DEFAULT_S),
-            retention_s=self._attribute(facts, "MessageRetentionPeriod", RETENTION_DEFAULT_S),
+            visibility_s=self._attribute(facts, "VisibilityTimeout", VISIBILITY_MS_DEFAULT // SECOND_MS),
+            retention_s=self._attribute(facts, "MessageRetentionPeriod", RETENTION_MS_DEFAULT // SECOND_MS),
+            body_bytes_max=self._attribute(facts, "MaximumMessageSize", MESSAGE_BYTES_MAX),
             receives_max=receives,
             dead_letters=None if facts.redrive is None else before.get(facts.redrive.target),
             roles=frozenset(self._roles.get(facts.name, ())),

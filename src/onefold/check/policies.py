@@ -41,10 +41,11 @@ def allows(document: Any, request: Request) -> bool | None:
         statements = [statements]
     if not isinstance(statements, list):
         return None
-    return _any(_allowed(one, request) for one in statements)
+    return any_of(_allowed(one, request) for one in statements)
 
 
-def _any(answers: Iterable[bool | None]) -> bool | None:
+def any_of(answers: Iterable[bool | None]) -> bool | None:
+    """Whether one of several answers is yes; None where none is, and one cannot be told."""
     found = list(answers)
     return True if True in found else None if None in found else False
 
@@ -55,8 +56,8 @@ def _allowed(statement: Any, request: Request) -> bool | None:
     if statement.get("Effect", "Allow") == "Deny":
         return False
     parts = [
-        _any(_like(one, request.action.lower()) for one in _listed(statement, "Action", str.lower)),
-        _any(_covers(one, request) for one in _listed(statement, "Resource")),
+        any_of(_like(one, request.action.lower()) for one in _listed(statement, "Action", str.lower)),
+        any_of(_covers(one, request) for one in _listed(statement, "Resource")),
         True if request.principal is None else _principal(statement, request.principal),
         _condition(statement.get("Condition"), request),
     ]
@@ -108,7 +109,7 @@ def _principal(statement: Mapping[str, Any], service: str) -> bool | None:
         return None
     aws = [one == "*" or (None if isinstance(one, Unresolved) else False) for one in _listed(principal, "AWS")]
     named = [_like(one, service) for one in _listed(principal, "Service")]
-    return _any([*(aws if "AWS" in principal else []), *(named if "Service" in principal else [])])
+    return any_of([*(aws if "AWS" in principal else []), *(named if "Service" in principal else [])])
 
 
 def _condition(condition: Any, request: Request) -> bool | None:
