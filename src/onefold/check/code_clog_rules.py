@@ -14,11 +14,11 @@ from onefold.check.clog_rules import LOOPS
 from onefold.check.code_facts import Code
 from onefold.check.findings import Finding, Fix, Related
 from onefold.check.joined import Joined
+from onefold.check.loss_rules import DURABLE_MAX_S
 from onefold.limits import DELAY_MS_MAX, SECOND_MS
 
 DELAY_MAX_S: Final = DELAY_MS_MAX // SECOND_MS
 HOUR_S: Final = 3_600
-MAPPED_EXECUTION_MAX_S: Final = 900
 
 
 def one_group_for_all(code: Code) -> Iterator[Finding]:
@@ -133,19 +133,20 @@ def delay_over_the_limit(code: Code) -> Iterator[Finding]:
 def durable_waits_behind_mapping(code: Code) -> Iterator[Finding]:
     """CLG010."""
     for handler in code.handlers:
+        most = DURABLE_MAX_S["instances" if handler.on_instances else "functions"]
         for source, what, seconds in handler.durable.waits if handler.durable is not None else ():
-            if seconds is not None and seconds <= MAPPED_EXECUTION_MAX_S:
+            if seconds is not None and seconds <= most:
                 continue
             how_long = "without a timeout" if seconds is None else f"{seconds:,} s"
             yield Finding(
                 rule="CLG010",
                 severity="error" if seconds is not None and what == "wait" else "warning",
                 message=f"{handler.name} is a durable function behind a queue and waits {how_long}: the mapping waits at"
-                f" most {MAPPED_EXECUTION_MAX_S} s for the whole execution, and then the message is delivered again.",
+                f" most {most:,} s for the whole execution, and then the message is delivered again.",
                 source=source,
                 resource=handler.name,
                 property_path=what,
-                arithmetic=(f"{how_long} > {MAPPED_EXECUTION_MAX_S} s",),
+                arithmetic=(f"{how_long} > {most:,} s",),
                 fix=Fix(
                     "Receive with a small function that invokes the durable one asynchronously, with an execution name.",
                     "unsafe",

@@ -184,7 +184,7 @@ class CodeHandler(Struct, frozen=True, kw_only=True):
         functions: the ids of the units that it can call, and its own.
         is_guarded: something in it can keep a second delivery from repeating the work.
         registers_context: one of its files registers a Lambda context with a configuration of Powertools.
-        acts: it makes a call that can fail.
+        acts: it makes a call that can fail. on_instances: Lambda Managed Instances run it, as each template says.
     """
 
     name: str
@@ -192,6 +192,7 @@ class CodeHandler(Struct, frozen=True, kw_only=True):
     source: FindingSource
     answer: Literal["reports", "never", "unknown"]
     is_powertools: bool
+    on_instances: bool
     acts: bool
     functions: frozenset[str]
     is_guarded: bool

@@ -81,6 +81,7 @@ class HandlerEntry(Struct, frozen=True):
 
     Attributes:
         file: contains the function. root: the folder of its code. function: its name.
+        on_instances: Lambda Managed Instances run it.
         text, inside: only for code that is written in the template: the code, and where it is.
     """
 
@@ -89,6 +90,7 @@ class HandlerEntry(Struct, frozen=True):
     function: str
     text: str = ""
     inside: Inside | None = None
+    on_instances: bool = False
 
 
 class Collected(Struct, frozen=True, kw_only=True):
@@ -303,6 +305,8 @@ class _Collection:
             file=unit.module.file,
             source=unit.module.source(unit.node),
             answer=answer,
+            on_instances=unit in self._entries.values()
+            and all(entry.on_instances for entry, one in self._entries.items() if one is unit),
             acts=any(self._effects.acts(one.node, one.module) is not None for one in reach),
             is_powertools=self._answers.is_powertools(reach),
             functions=frozenset(one.id for one in reach),

@@ -71,13 +71,13 @@ def entries_of(facts: TemplateFacts) -> dict[str, HandlerEntry]:
         function = one.handler.rpartition(".")[2]
         if one.name in mapped and isinstance(one.code, LocalCode):
             file, root = (_beside(path, facts.file) for path in (one.code.file, one.code.directory))
-            found[one.name] = HandlerEntry(file, root, function)
+            found[one.name] = HandlerEntry(file, root, function, on_instances=one.on_instances)
         elif one.name in mapped and isinstance(one.code, InlineCode):
             inside = _inside(one, one.code.text, facts)
             path = (
                 Path(facts.file).parent / f"{one.logical_id}.py"
             )  # there is no such file; inline code imports no other
-            found[one.name] = HandlerEntry(path, path, function, one.code.text, inside)
+            found[one.name] = HandlerEntry(path, path, function, one.code.text, inside, one.on_instances)
     return found
 
 
