@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from onefold.clock import HOLD_MS, SteadyClock, SystemClock
+from onefold.contracts.archive import Archived
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import RetryIn
 from onefold.contracts.settings import QueueSettings
@@ -203,6 +204,36 @@ def test_nothing_expires_because_the_clock_was_set_forward(tmp_path: Path, fifo:
     assert engine.store.read([key], steady.now_ms()) == [None]
     with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
         assert connection.execute("SELECT count(*) FROM onefold_record").fetchone() == (0,)
+    engine.close()
+
+
+def test_archived_events_from_before_a_jump_are_kept_longer_and_later_ones_are_not(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000_000)  # a machine without a battery begins in 1970
+    steady = SteadyClock(clock)
+    engine = opened(tmp_path / "a.db", steady)
+
+    def keep(name: str) -> None:
+        now_ms = steady.now_ms()
+        engine.archive.keep("all", [Archived(0, name, now_ms, "{}", now_ms + 4 * DAY_MS)])
+
+    def found() -> tuple[list[str], int]:
+        steady.now_ms()
+        engine.maintain(lambda _: None)
+        read = [one.event_id for one in engine.archive.read("all", 0, 2**62, last=2**62, limit=10)]
+        assert engine.archive.holdings("all").count == len(read)
+        with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
+            return read, connection.execute("SELECT count(*) FROM onefold_archive").fetchone()[0]
+
+    keep("before")
+    clock.jump(20_000 * DAY_MS)
+    steady.now_ms()
+    clock.advance(HOLD_MS + HOUR_MS)
+    assert found() == (["before"], 1)
+    keep("after")
+    clock.advance(4 * DAY_MS - HOUR_MS)
+    assert found() == (["after"], 1)
+    clock.advance(2 * HOUR_MS)
+    assert found() == ([], 0)
     engine.close()
 
 

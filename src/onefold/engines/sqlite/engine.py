@@ -351,7 +351,7 @@ def _sweep_records(
         "SELECT id FROM onefold_record WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?", (after, limit - 1)
     ).fetchone()
     last = _ID_MAX if found is None else found[0]
-    longer = "".join(f" + (updated_at_ms < {jump.at_ms:d}) * {jump.by_ms:d}" for jump in jumps.noted)
+    longer = filetime.longer_sql(jumps, "updated_at_ms")
     removed = connection.execute(
         f"DELETE FROM onefold_record WHERE id > ? AND id <= ? AND expires_at_ms{longer} <= ?"
         " AND (status <> 0 OR (lease_until_ms <= ? AND updated_at_ms <= ?))",  # its process may be stopped: transitions.py

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from onefold import limits
-from onefold.clock import STEP_MS, Jump, Offset, SteadyClock, SystemClock, is_step
+from onefold.clock import STEP_MS, Jump, Jumps, Offset, SteadyClock, SystemClock, is_step
 from onefold.interrupts import ignored
 
 _NAME: Final = "onefold/clock"
@@ -58,6 +58,11 @@ class _Row(msgspec.Struct, frozen=True):
         if not self.wall_ms or not _is_the_machines(clock) or self.boot != _boot():
             return 0
         return clock.wall.now_ms() - self.wall_ms - (clock.monotonic_ms() - self.at_ms)
+
+
+def longer_sql(jumps: Jumps, since: str) -> str:
+    """SQL to be added to an expiry: how much longer a row is kept, given its column of the time that it is from."""
+    return "".join(f" + ({since} < {jump.at_ms:d}) * {jump.by_ms:d}" for jump in jumps.noted)
 
 
 def note_in(connection: sqlite3.Connection, clock: SteadyClock) -> None:

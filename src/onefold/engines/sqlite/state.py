@@ -19,6 +19,7 @@ from onefold.clock import NO_JUMPS, Jumps
 from onefold.contracts.archive import Archived, Holdings
 from onefold.contracts.state import Change, Versioned, check
 from onefold.engines.sqlite.database import Database
+from onefold.engines.sqlite.filetime import longer_sql
 
 _GET: Final = "SELECT version, value FROM onefold_state WHERE name = ?"
 _PUT: Final = """
@@ -94,13 +95,17 @@ ON CONFLICT (archive, event_id) DO NOTHING
 """
 _READ: Final = """
 SELECT id, event_id, time_ms, body, expires_at_ms FROM onefold_archive
-WHERE archive = ? AND (time_ms, id) > (?, ?) AND time_ms < ? AND id <= ? AND (expires_at_ms IS NULL OR expires_at_ms > ?)
+WHERE archive = ? AND (time_ms, id) > (?, ?) AND time_ms < ? AND id <= ?{unexpired}
 ORDER BY time_ms, id LIMIT ?
 """
 _HOLDINGS: Final = """
 SELECT count(*), coalesce(sum(length(CAST(body AS BLOB))), 0), min(time_ms), max(time_ms), coalesce(max(id), 0)
 FROM onefold_archive
-WHERE archive = ? AND time_ms >= ? AND time_ms < ? AND (expires_at_ms IS NULL OR expires_at_ms > ?)
+WHERE archive = ? AND time_ms >= ? AND time_ms < ?{unexpired}
+"""
+_SWEEP: Final = """
+DELETE FROM onefold_archive
+WHERE id IN (SELECT id FROM onefold_archive WHERE expires_at_ms <= ?1 AND expires_at_ms{longer} <= ?1 LIMIT ?2)
 """
 _EVER: Final = 2**63 - 1
 
@@ -112,10 +117,7 @@ def keep_in(connection: sqlite3.Connection, name: str, events: Sequence[Archived
 
 def sweep_archive_in(connection: sqlite3.Connection, now_ms: int, limit: int, jumps: Jumps = NO_JUMPS) -> int:
     """Remove at most `limit` events whose retention has ended; returns how many."""
-    return connection.execute(
-        "DELETE FROM onefold_archive WHERE id IN (SELECT id FROM onefold_archive WHERE expires_at_ms <= ? LIMIT ?)",
-        (now_ms - jumps.longer_ms(0), limit),
-    ).rowcount
+    return connection.execute(_SWEEP.format(longer=longer_sql(jumps, "time_ms")), (now_ms, limit)).rowcount
 
 
 class SqliteArchive:
@@ -137,18 +139,18 @@ class SqliteArchive:
     ) -> list[Archived]:
         """Events of a time range, by time and then position; see `Archive.read`."""
         start = after if after is not None else (from_ms, 0)
-        values = (name, *start, to_ms, last, self._unexpired_ms(), limit)
-        return self._engine.read(lambda connection: [Archived(*row) for row in connection.execute(_READ, values)])
+        query, values = self._unexpired(_READ), (name, *start, to_ms, last, self._engine.clock.now_ms(), limit)
+        return self._engine.read(lambda connection: [Archived(*row) for row in connection.execute(query, values)])
 
     def holdings(self, name: str, from_ms: int | None = None, to_ms: int | None = None) -> Holdings:
         """How much an archive contains, in total or in a time range."""
         start, end = -_EVER if from_ms is None else from_ms, _EVER if to_ms is None else to_ms
-        values = (name, start, end, self._unexpired_ms())
-        return self._engine.read(lambda connection: Holdings(*connection.execute(_HOLDINGS, values).fetchone()))
+        query, values = self._unexpired(_HOLDINGS), (name, start, end, self._engine.clock.now_ms())
+        return self._engine.read(lambda connection: Holdings(*connection.execute(query, values).fetchone()))
 
-    def _unexpired_ms(self) -> int:
-        clock = self._engine.clock
-        return clock.now_ms() - clock.jumps.longer_ms(0)
+    def _unexpired(self, query: str) -> str:
+        longer = longer_sql(self._engine.clock.jumps, "time_ms")
+        return query.format(unexpired=f" AND (expires_at_ms IS NULL OR expires_at_ms{longer} > ?)")
 
     def names(self) -> list[str]:
         """All archives that are not empty, sorted."""
