@@ -145,6 +145,14 @@ class Jump(NamedTuple):
     by_ms: int
     at_ms: int
 
+    @property
+    def before_ms(self) -> int:
+        """What has an earlier time is from before the step.
+
+        A time between this one and `at_ms` is not: the clock did not show it then, unless it had been set back before.
+        """
+        return self.at_ms - self.by_ms + HOLD_MS  # so long after a step, a `SteadyClock` goes on as before
+
 
 class Jumps:
     """How a wall clock was set forward. What is kept for a time is kept for so much longer if it is from before.
@@ -165,7 +173,7 @@ class Jumps:
         if step_ms >= _JUMP_MS:
             found.append(Jump(step_ms, wall_ms))
             if len(found) > _JUMPS_MAX:
-                found[:2] = [Jump(found[0].by_ms + found[1].by_ms, found[1].at_ms)]
+                found[:2] = [Jump(found[0].by_ms + found[1].by_ms, found[0].by_ms + found[1].at_ms)]
         left_ms = -step_ms
         while found and left_ms > 0:
             last = found.pop()
@@ -178,14 +186,14 @@ class Jumps:
         """The instant of which holds: what is kept for `kept_ms` and is from then or before has expired."""
         at_ms = now_ms - kept_ms
         for jump in reversed(self.noted):
-            if at_ms >= jump.at_ms:
+            if at_ms >= jump.before_ms + jump.by_ms:
                 break
             at_ms -= jump.by_ms
         return at_ms
 
     def longer_ms(self, since_ms: int) -> int:
         """How much longer something is kept that is from `since_ms`."""
-        return sum(jump.by_ms for jump in self.noted if since_ms < jump.at_ms)
+        return sum(jump.by_ms for jump in self.noted if since_ms < jump.before_ms)
 
 
 NO_JUMPS: Final = Jumps()
@@ -296,7 +304,8 @@ class SteadyClock:
         return self._last_ms
 
     def _step(self, step_ms: int, now_ms: int) -> None:
-        self.jumps.note(step_ms, self._wall_ms())
+        undone_ms = self._ahead_ms(now_ms)  # by how much it had been set back: this clock went on as before
+        self.jumps.note(max(step_ms - undone_ms, 0) if step_ms > 0 else step_ms, self._wall_ms())
         self.steps.append(step_ms)
         beside_ms = self._ahead_ms(now_ms) - self.behind_ms - step_ms
         self._last_ms = 0

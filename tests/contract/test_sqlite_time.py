@@ -237,6 +237,66 @@ def test_archived_events_from_before_a_jump_are_kept_longer_and_later_ones_are_n
     engine.close()
 
 
+def test_a_clock_that_was_set_back_and_then_right_again_keeps_nothing_longer(tmp_path: Path) -> None:
+    """A machine without a battery that is started again: its clock begins in 1970 until NTP sets it."""
+    clock = ManualClock(1_700_000_000_000)
+    steady = SteadyClock(clock)
+    engine = opened(tmp_path / "a.db", steady)
+    engine.queues.create(QueueSettings(name="orders", retention_ms=4 * DAY_MS))
+    engine.queues.open("orders").send([Entry(body="1")])
+    key = RecordKey("", "ship", "o-1")
+    (claimed,) = engine.store.claim([ask(key, steady.now_ms())], steady.now_ms())
+    assert isinstance(claimed, Claimed)
+    done = Complete(result=b"1", outbox=[], expires_at_ms=steady.now_ms() + 2 * DAY_MS)
+    assert engine.store.write([(claimed.hold, done)], steady.now_ms()) == [True]
+    sent_at_ms = steady.now_ms()
+    clock.jump(-19_000 * DAY_MS)
+    steady.now_ms()
+    clock.advance(HOUR_MS)
+    clock.jump(19_000 * DAY_MS)
+    steady.now_ms()
+    clock.advance(HOLD_MS + DAY_MS)
+    assert engine.store.read([key], steady.now_ms()) != [None]
+    (found,) = engine.queues.peek("orders", limit=1)
+    assert found.expires_at_ms == pytest.approx(sent_at_ms + 4 * DAY_MS, abs=HOUR_MS)
+    clock.advance(DAY_MS)
+    assert engine.store.read([key], steady.now_ms()) == [None]
+    engine.close()
+
+
+@pytest.mark.parametrize("wrong_ms", [HOUR_MS, 30 * DAY_MS])
+def test_a_step_counts_for_what_is_from_before_it_however_the_clock_was_set_back_then(wrong_ms: int) -> None:
+    clock = ManualClock(1_700_000_000_000)
+    steady = SteadyClock(clock)
+    first_ms = steady.now_ms()
+    clock.jump(-10 * DAY_MS)
+    steady.now_ms()
+    clock.advance(wrong_ms)
+    last_ms = steady.now_ms()
+    clock.jump(10 * DAY_MS)
+    steady.now_ms()
+    assert steady.jumps.longer_ms(first_ms) <= wrong_ms, "it was right then"
+    clock.advance(HOLD_MS)
+    clock.jump(3_650 * DAY_MS)
+    steady.now_ms()
+    for stamp_ms in (first_ms, last_ms):
+        assert steady.jumps.longer_ms(stamp_ms) == pytest.approx(3_650 * DAY_MS, abs=10 * DAY_MS)
+
+
+def test_nothing_from_before_a_jump_is_lost_if_the_clock_had_just_been_set_back() -> None:
+    clock = ManualClock(1_700_000_000_000)
+    steady = SteadyClock(clock)
+    clock.jump(-DAY_MS)
+    steady.now_ms()
+    clock.advance(HOUR_MS)
+    sent_ms = steady.now_ms()
+    clock.jump(3_650 * DAY_MS)
+    steady.now_ms()
+    clock.advance(HOLD_MS)
+    assert steady.jumps.longer_ms(sent_ms) > 3_648 * DAY_MS
+    assert steady.jumps.expired_at_ms(steady.now_ms(), HOUR_MS) < sent_ms
+
+
 def test_a_clock_that_is_set_forward_and_back_leaves_retention_as_it_was() -> None:
     clock = ManualClock(1_700_000_000_000)
     steady = SteadyClock(clock)
@@ -245,7 +305,8 @@ def test_a_clock_that_is_set_forward_and_back_leaves_retention_as_it_was() -> No
     (jump,) = steady.jumps.noted
     assert jump.by_ms == 3_650 * DAY_MS
     assert steady.jumps.longer_ms(jump.at_ms) == 0
-    assert steady.jumps.longer_ms(jump.at_ms - 1) == jump.by_ms
+    assert steady.jumps.longer_ms(jump.before_ms) == 0
+    assert steady.jumps.longer_ms(jump.before_ms - 1) == jump.by_ms
     clock.jump(-3_650 * DAY_MS)
     steady.now_ms()
     assert steady.jumps.noted == ()
@@ -257,4 +318,4 @@ def test_a_clock_that_is_set_forward_and_back_leaves_retention_as_it_was() -> No
     assert len(steady.jumps.noted) == 16
     assert steady.jumps.longer_ms(0) == 40 * HOUR_MS
     now_ms = steady.wall.now_ms()
-    assert steady.jumps.expired_at_ms(now_ms, 3 * DAY_MS) == now_ms - 3 * DAY_MS - 3 * HOUR_MS
+    assert steady.jumps.expired_at_ms(now_ms, 3 * DAY_MS - HOLD_MS) == now_ms - 3 * DAY_MS + HOLD_MS - 3 * HOUR_MS

@@ -62,7 +62,7 @@ class _Row(msgspec.Struct, frozen=True):
 
 def longer_sql(jumps: Jumps, since: str) -> str:
     """SQL to be added to an expiry: how much longer a row is kept, given its column of the time that it is from."""
-    return "".join(f" + ({since} < {jump.at_ms:d}) * {jump.by_ms:d}" for jump in jumps.noted)
+    return "".join(f" + ({since} < {jump.before_ms:d}) * {jump.by_ms:d}" for jump in jumps.noted)
 
 
 def note_in(connection: sqlite3.Connection, clock: SteadyClock) -> None:
