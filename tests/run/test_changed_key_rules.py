@@ -93,11 +93,23 @@ def by_id_and_set(order: Any) -> object:
     return order["id"] if order["id"] not in {"a", "b", "c"} else next(one for one in order["id"])
 
 
+def by_id_as_described(order: Any) -> object:
+    """The order's id."""
+    return order["id"]
+
+
+def by_id_as_described_anew(order: Any) -> object:
+    """What the shop calls the order."""
+    return order["id"]
+
+
 @pytest.mark.parametrize(
     ("before", "now", "differs"),
     [
         (by_id, by_id, False),
         (by_id, lambda order: order["id"], False),
+        (by_id, by_id_as_described, False),
+        (by_id_as_described, by_id_as_described_anew, False),
         (by_id, lambda order: order["number"], True),
         (by_id, by_id_and_set, True),
         (by_id_and_set, by_id_and_set, False),

@@ -53,14 +53,18 @@ def identity_of(key: KeyRule, tenant: KeyRule | None) -> RuleIdentity:
         text += f" #{codec.digest(codec.encode([one.text for one in rules]))[:_CODE_CHARS]}"
     if not any(isinstance(code, CodeType) for code in codes):
         return RuleIdentity(text)
-    parts = [_of(code) if isinstance(code, CodeType) else one.text for code, one in zip(codes, rules, strict=True)]
+    parts = [
+        _of(code, getattr(one.function, "__doc__", None)) if isinstance(code, CodeType) else one.text
+        for code, one in zip(codes, rules, strict=True)
+    ]
     digest = codec.digest(codec.encode(parts))[:_CODE_CHARS]
     return RuleIdentity(text, f"{sys.version_info[0]}.{sys.version_info[1]} {digest}")
 
 
-def _of(code: CodeType) -> str:
-    """A digest of what a function does; not of its name, its place in the file or its line numbers."""
-    return codec.digest(codec.encode([code.co_code.hex(), list(code.co_names), list(map(_constant, code.co_consts))]))
+def _of(code: CodeType, doc: str | None = None) -> str:
+    """A digest of what a function does; not of its name, its docstring, its place in the file or its line numbers."""
+    constants = code.co_consts[1:] if code.co_consts[:1] == (doc,) else code.co_consts
+    return codec.digest(codec.encode([code.co_code.hex(), list(code.co_names), list(map(_constant, constants))]))
 
 
 def _constant(value: Any) -> str:
