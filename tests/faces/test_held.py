@@ -130,7 +130,7 @@ def test_a_held_message_near_its_end_is_warned_about_and_its_loss_is_said(there:
     assert "held-expires-soon" not in codes
     there.clock.advance(11 * limits.DAY_MS + 60_000)
     (warned,) = [one for one in status.status(there.session).warnings if one.code == "held-expires-soon"]
-    assert warned.text.startswith("The first of 1 held message of careful expires in 2d23h")
+    assert warned.text.startswith("The held message of careful expires in 2d23h")
     there.clock.advance(3 * limits.DAY_MS)
     (one,) = held.listed(there.session)
     assert (one.message_ids, one.expires_in_ms, one.message_gone) == ((), None, True)

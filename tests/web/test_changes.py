@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 import onefold
+from onefold import limits
 from onefold.admin import dead_letters, editing
 from onefold.admin import held as holding
 from onefold.admin.dead_letters import Select
@@ -56,6 +57,16 @@ def redrives() -> RunningRedrives:
 def reader(there: Open, redrives: RunningRedrives) -> Reader:
     access = Access(token=TOKEN, actor="person:ada")
     return Reader(Page(there.session, access=access, app=there.office.app, redrives=redrives))
+
+
+def test_a_held_operation_whose_message_is_gone_is_named_as_such(there: Open, reader: Reader) -> None:
+    park(there)
+    there.clock.advance(15 * limits.DAY_MS)
+    assert "message gone" in reader.get("/held").words
+    shown = reader.post("/held/settle", [op(there, "p-1")])
+    assert "Its message is gone" in shown.words
+    got = reader.post("/held/settle", [op(there, "p-1"), ("done", "no"), ("why", "the bank says no")])
+    assert "settled as not done; its message is gone: it runs only if it is sent again" in got.words
 
 
 def test_a_redrive_says_what_it_would_do_and_then_does_it(

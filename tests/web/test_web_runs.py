@@ -11,7 +11,7 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.admin import runs
+from onefold.admin import runs, schedules
 from onefold.admin.session import AdminSession, jobs_of
 from onefold.testing import inline
 from onefold.web.application import Page
@@ -19,6 +19,7 @@ from onefold.web.safety import Access
 from tests.faces.office import Office, Open, file_url
 from tests.faces.test_held import park
 from tests.run.billing import Billing, Tick, customers
+from tests.run.ticking import Place, clock_at, places
 from tests.web.browsing import TOKEN, Reader, op
 
 
@@ -42,6 +43,18 @@ def test_a_run_with_what_is_not_done_of_it() -> None:
         wanted = msgspec.json.decode(msgspec.json.encode(runs.show(session, one.run, limit=50)))
         assert {field: found[field] for field in wanted} == wanted
         assert "0 missing messages would be sent again" in reader.get(f"/runs/{name}?repair=1").words
+
+
+def test_a_run_that_has_sent_nothing_yet_is_not_called_done(tmp_path: Path) -> None:
+    with places(Place(tmp_path / "shop.db", clock_at("2026-06-01T01:30:00"), "cron(0 2,14 * * ? *)")) as (one,):
+        one.step()
+        session = AdminSession(one.app.runtime(), actor="person:ada", jobs=jobs_of(one.app))
+        (schedule,) = one.app.schedules.values()
+        run = schedules.run_now(session, one.app, schedule.name).run
+        reader = Reader(Page(session, access=Access(token=TOKEN), app=one.app))
+        got = reader.get(f"/runs/{run.replace('/', '%2F')}").words
+        assert "Everything of this run is done" not in got
+        assert "Open" in reader.get("/runs").words
 
 
 def test_a_page_that_outlives_an_upgrade_of_its_file_says_so(tmp_path: Path) -> None:

@@ -58,6 +58,20 @@ def test_a_tick_is_shown_and_then_sent_once(one: Place, reader: Reader) -> None:
     assert (deed["event"], deed["run"], deed["reason"]) == ("tick-by-hand", TWO, "the export came late")
 
 
+def test_the_tick_after_one_that_was_sent_ahead_is_sent_from_its_row(one: Place, reader: Reader) -> None:
+    reader.post(RUN_NOW, {"tick": reader.get(RUN_NOW).field("tick"), "why": "the export came late"})
+    got = reader.get(RUN_NOW)
+    assert (got.status, "its row under /schedules" in got.words) == (409, True)
+    listed = reader.get("/schedules")
+    assert "sent ahead of its time" in listed.words
+    assert f"{RUN_NOW}?tick=2026-06-01T02%3A00%3A00Z" not in listed.text
+    row = f"{RUN_NOW}?tick=2026-06-01T14%3A00%3A00Z"
+    assert row in listed.text
+    after = reader.get(row)
+    assert after.field("tick") == "2026-06-01T14:00:00Z"
+    assert reader.post(RUN_NOW, {"tick": after.field("tick"), "why": "both"}).status == 303
+
+
 def test_it_is_paused_and_resumed(one: Place, reader: Reader) -> None:
     shown = reader.get("/schedules/nightly/pause")
     assert TWO in shown.words

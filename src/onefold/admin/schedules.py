@@ -212,7 +212,8 @@ def _planned(session: AdminSession, schedule: Schedule, state: ScheduleState | N
             raise errors.ConflictError(
                 f"The next tick of {schedule.name}, {utc_text(first_ms)}, was sent already, ahead of its time.",
                 meaning="Sending the tick after that as well may be a repetition of the same command. Nothing was sent.",
-                todo=f"If you mean the tick after that, name it: --tick {utc_text(next_ms)}",
+                todo=f"To send the tick after that, name it: --tick {utc_text(next_ms)} (on the page: its row under"
+                " /schedules).",
             )
         return next_ms
     planned_ms = _instant(at)

@@ -381,8 +381,8 @@ def _held_expire(queues: tuple[QueueStatus, ...]) -> list[Warning]:
     return [
         Warning(
             code="held-expires-soon",
-            text=f"The first of {counted(one.held, 'held message')} of {one.queue} expires in {age(one.held_expires_in_ms)};"
-            " what it would run cannot be run again from here after that.",
+            text=f"{'The' if one.held == 1 else f'The first of {one.held:,}'} held message{'' if one.held == 1 else 's'} of"
+            f" {one.queue} expires in {age(one.held_expires_in_ms)}; after that it runs only if it is sent again.",
             todo="onefold held list",
         )
         for one in queues

@@ -361,6 +361,7 @@ def _settled(view: View, judged: _Judged, *, done: bool, result: str | None, rea
         )
         said += "; its result is null, which is not what the job returns" if settled.lacks_result else ""
         said += "; its result is null: what the job returns is not known without its app" * settled.is_unchecked
+        said += "; its message is gone: it runs only if it is sent again under the same key" * settled.message_gone
     except (errors.ConflictError, errors.NotFoundError) as error:
         outcome, said = "changed meanwhile", str(error)
     except errors.OnefoldError as error:

@@ -327,9 +327,8 @@ def schedules(view: View) -> Shown:
         timings, now_ms, now_ms + _CALENDAR_MS, rows_max=_DRAWN_TICKS,
         states=calendars.states_of(view.session, declared),
     )  # fmt: skip
-    paused = {one.schedule for one in found if one.phase == "paused"}
-    dots = [(one.at_ms, f"{one.key or one.schedule}", one.fires and one.schedule not in paused) for one in comes.rows]
-    more = {"week": drawings.week(dots, now_ms), "paused": paused, "most": _TICKS}
+    dots = [(one.at_ms, f"{one.key or one.schedule}", one.fires) for one in comes.rows]
+    more = {"week": drawings.week(dots, now_ms), "most": _TICKS}
     value = {"schedules": found, **asdict(comes)}
     return Shown(template="schedules.html", title="Schedules", value=value, more=more, refreshes=True)
 
