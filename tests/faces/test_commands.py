@@ -22,7 +22,7 @@ from onefold.cli.program import COMMANDS, program
 from onefold.clock import SystemClock
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SystemEntropy
-from onefold.observe.wording import with_target
+from onefold.observe.wording import counted_runs, with_target
 from tests.faces.conftest import Shell
 
 
@@ -652,3 +652,16 @@ def test_a_stopped_group_without_dead_letters_goes_on_by_a_redrive_of_it(shell: 
     assert "No dead letter matches" in shell.fails("dlq", "redrive", "--group", "Rome", "shop:app")
     shell.work()
     assert "completed" in shell("why", "o-1", "shop:app")
+
+
+@pytest.mark.parametrize(
+    ("count", "died", "said"),
+    [
+        (1, 0, "1 run"),
+        (1, 1, "1 run, which died with its process"),
+        (3, 1, "3 runs, 1 of which died with its process"),
+        (3, 2, "3 runs, 2 of which died with their processes"),
+    ],
+)
+def test_runs_and_how_many_of_them_died(count: int, died: int, said: str) -> None:
+    assert counted_runs(count, died) == said

@@ -238,7 +238,7 @@ def test_an_engine_alone_says_what_it_does_not_know(shell: Shell) -> None:
     said = flat(shell("why", "monthly_billing", "2026-06", "--url", "sqlite:///.onefold/billing.db"))
     assert "Not declared by an app that was named" in said
     assert "all of it took effect once" in said
-    assert "Nothing was planned in 2026-07" in shell("why", "monthly_billing", "2026-07")
+    assert "2026-07: nothing was planned" in shell("why", "monthly_billing", "2026-07")
 
 
 def test_a_time_that_has_not_come_is_no_trouble(shell: Shell) -> None:

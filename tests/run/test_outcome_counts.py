@@ -187,6 +187,6 @@ def test_the_command_adds_up_a_day(
     assert "invoices_issued" in shown
     assert "1,234" in shown
     assert main.run(["counts", "1999", "--url", f"sqlite:///{tmp_path}/shop.db"]) == 0
-    assert "Nothing was counted by a run that completed in 1999." in capsys.readouterr().out
+    assert "1999: no run completed that counted anything." in capsys.readouterr().out
     assert main.run(["counts", "yesterday", "--url", f"sqlite:///{tmp_path}/shop.db"]) == 1
     assert "'yesterday' is not a valid date" in capsys.readouterr().err

@@ -46,7 +46,7 @@ def runs(session: AdminSession) -> list[StuckRun]:
     records = session.engine.records.scan(status="in_progress", limit=1_000)
     asked = session.has_queues and not session.closed_queues()
     kinds = roles(session.settings()) if records else None
-    buried = {*kinds.dead, *kinds.held} if kinds is not None else set()
+    set_aside = {*kinds.dead, *kinds.held} if kinds is not None else set()
     dead = session.engine.dead({record.owner for record in records})
     for record in records:
         if record.lease_until_ms > now_ms and record.owner not in dead:
@@ -64,7 +64,7 @@ def runs(session: AdminSession) -> list[StuckRun]:
                 is_dead=record.owner in dead,
                 left_ms=record.lease_until_ms - now_ms,
                 may_wait=record.message_id is not None and not asked,
-                is_buried=message is not None and message.queue in buried,
+                is_set_aside=message is not None and message.queue in set_aside,
             )
         found.append(
             StuckRun(
@@ -116,9 +116,15 @@ def _late(session: AdminSession, record: Record, now_ms: int) -> StuckRun | None
 
 
 def _what_happens_next(
-    message: Peeked | None, now_ms: int, *, is_dead: bool, left_ms: int, may_wait: bool = False, is_buried: bool = False
+    message: Peeked | None,
+    now_ms: int,
+    *,
+    is_dead: bool,
+    left_ms: int,
+    may_wait: bool = False,
+    is_set_aside: bool = False,
 ) -> tuple[str, bool]:
-    if message is not None and is_buried:
+    if message is not None and is_set_aside:
         ended = "its process has ended, and " if is_dead else ""
         text = (
             f"{ended}its message is in {message.queue}, from which no worker takes it over; the outcome of the run is "

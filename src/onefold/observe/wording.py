@@ -70,6 +70,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def counted_runs(count: int, died: int) -> str:
+    """`1 run`, `1 run, which died with its process`, `3 runs, 2 of which died with their processes`."""
+    if not died:
+        return counted(count, "run")
+    which = "which" if count == died == 1 else f"{died:,} of which"
+    return f"{counted(count, 'run')}, {which} died with {'its process' if died == 1 else 'their processes'}"
+
+
 def with_target(step: str, target: str) -> str:
     """A command with the target of the running one; other advice unchanged, except for a command at its end."""
     if target and not target.startswith("-"):

@@ -308,7 +308,7 @@ class Survey:
         if is_open or self._deciding_event(history) == "conflict":
             record = None  # it belongs to another message, perhaps with another payload
         if record is not None and record.status == "completed":
-            return "done", f"completed with {record.attempts_total} runs, {record.crashes_total} of which died"
+            return "done", f"completed (runs: {record.attempts_total}, of which died: {record.crashes_total})"
         failure = record.failure if record is not None else None
         said = f"{failure.error}: {failure.summary}" if failure is not None else ""
         if record is not None and record.parked:

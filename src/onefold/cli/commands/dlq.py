@@ -31,7 +31,7 @@ from onefold.cli.render import Column, ago, line, number
 from onefold.contracts.admin import Peeked
 from onefold.errors import NotFoundError, UsageError
 from onefold.observe.operation_state import both
-from onefold.observe.wording import age, counted, instant
+from onefold.observe.wording import age, counted, counted_runs, instant
 
 command = Group("dlq", help="Dead letters: list, show, edit, redrive, purge.", no_args_is_help=True)
 
@@ -190,7 +190,7 @@ def _draw_detail(detail: admin.Detail, found: target.Target) -> None:
         ),
         ("came from", one.source or "(sent here directly)"),
         ("reason", render.joined(f"{one.reason}: ", render.cause(one.error, one.summary))),
-        ("tried", f"{_runs(one)}; {counted(one.receive_count, 'receive')}"),
+        ("tried", f"{counted_runs(one.attempts, one.crashes)}; {counted(one.receive_count, 'receive')}"),
         ("first tried", render.local(one.first_at_ms) if one.first_at_ms is not None else render.NOTHING),
         ("failed", render.local(one.failed_at_ms)),
         ("expires in", ago(one.expires_in_ms)),
@@ -243,11 +243,6 @@ def _foreseen(forecast: Forecast, way_back: str) -> str:
         return "is refused: its group is stopped by a held message."
     whole = "of its whole group, which is stopped: this one " if " --group " in way_back else ""
     return f"{whole}{selection.OUTCOMES[forecast.outcome]} {forecast.why}"
-
-
-def _runs(one: admin.DeadLetterView) -> str:
-    crashed = f", {one.crashes} of which ended with their process" if one.crashes else ""
-    return counted(one.attempts, "run") + crashed
 
 
 def pretty(body: str) -> str:
@@ -407,7 +402,11 @@ def purge(
 @selection.selecting
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @click.option("--dry-run", is_flag=True, help="Show what each message would do, and send nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask. Asked is only on a terminal, and for more than one message.")
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Do not ask. Otherwise a redrive of several messages asks first when it runs on a terminal.",
+)
 @click.option(
     "--rate",
     type=options.RATE,

@@ -18,7 +18,7 @@ from onefold.cli import options, render, selection, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line
 from onefold.errors import ConflictError
-from onefold.observe.wording import counted
+from onefold.observe.wording import counted, counted_runs
 
 command = Group("held", help="Unknown outcomes that wait for a person.", no_args_is_help=True)
 
@@ -127,12 +127,10 @@ def _draw_details(
 def _facts(one: admin.HeldOperation, now_ms: int) -> list[str]:
     """Lines with the held operation, and what is known of its run."""
     known = _KNOWN if one.took_effect else ""
-    process = "their worker process" if one.queue is not None else "the process that called"
-    crashed = f", {one.crashes} of which died with {process}" if one.crashes else ""
     return [
         f"{one.job} {one.key}" + (f"   tenant {one.tenant}" if one.tenant else ""),
         render.joined(f"  {one.state} for {ago(now_ms - one.since_ms)}: {known}", render.cause(one.error, one.summary)),
-        f"  {counted(one.attempts, 'run')}{crashed}",
+        f"  {counted_runs(one.attempts, one.crashes)}",
         *([f"  its message expires in {ago(one.expires_in_ms)}"] if one.expires_in_ms is not None else []),
         *([f"  {_MESSAGE_GONE} After --not-done, send it again under the same key."] if one.message_gone else []),
         *([f"  owner: {one.owner}"] if one.owner is not None else []),

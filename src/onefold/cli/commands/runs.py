@@ -179,7 +179,7 @@ def _said(run: admin.RunView) -> str:
         case "running":
             return f"running: {run.settled:,} of {run.expected:,} settled"
         case "complete":
-            return f"complete: all {counted(run.expected, 'operation')} done"
+            return f"complete: {run.expected:,} of {counted(run.expected, 'operation')} done"
         case _:
             return f"over, and {counted(run.expected - run.done, 'operation')} not done"
 

@@ -212,7 +212,7 @@ def counts(words: tuple[str, ...], url: str | None, job: str | None, tz: str) ->
 def _draw_counts(rows: list[OutcomeCount], date: str, job: str | None) -> None:
     if not rows:
         whose = f"of {job} " if job is not None else ""
-        line(f"Nothing was counted by a run {whose}that completed in {date}. Handlers count with ctx.count(name).")
+        line(f"{date}: no run {whose}completed that counted anything. Handlers count with ctx.count(name).")
         return
     columns = [Column("day"), Column("job", folds=True), Column("counter", folds=True)]
     columns += [Column("total", right=True), Column("runs", right=True)]

@@ -161,7 +161,7 @@ def _draw_day(day: Day, words: str) -> None:
     elif not day.declared:
         line("  Not declared by an app that was named: what should have fired is not known; times are in UTC.", "dim")
     if not day.runs:
-        line(f"  Nothing was planned in {day.range.text}, and nothing began.")
+        line(f"  {day.range.text}: nothing was planned, and nothing began.")
         return
     if len(day.runs) == 1 and not day.not_shown and day.runs[0].count == 1:
         _draw_run(day.runs[0], words)
