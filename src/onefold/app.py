@@ -526,6 +526,7 @@ class App:
         self,
         *,
         slack: str | None = None,
+        slack_channel: str | None = None,
         webhook: str | None = None,
         email: str | Sequence[str] | None = None,
         command: str | Sequence[str] | None = None,
@@ -536,7 +537,8 @@ class App:
 
         Args:
             slack, webhook: a URL, or where it is stored: `env:SLACK_WEBHOOK_URL`, `file:/run/secrets/slack`. Slack's is an
-                incoming webhook. Requests to a webhook are signed with ONEFOLD_ALARM_SECRET.
+                incoming webhook or, with slack_channel, an app's token. Requests to a webhook are signed.
+            slack_channel: id of a Slack channel, C0123ABCD: Slack can then be asked what it has, so nothing comes twice.
             email: addresses, separated by commas or as a list; sent through the server in ONEFOLD_SMTP_URL.
             command: a program and its arguments, run without a shell; it gets the report on standard input.
             command_env: variables of the worker's environment to pass to the command, separated by commas or as a list.
@@ -547,7 +549,7 @@ class App:
             UsageError: a target is invalid. ConflictError: alarms were declared before.
         """
         observe.declare_alarms(
-            self._runtime, observe.checked_targets(slack, webhook, email, command, owner, command_env)
+            self._runtime, observe.checked_targets(slack, webhook, email, command, owner, command_env, slack_channel)
         )
 
     def bus(self, name: str = "default", *, account: str | None = None, region: str | None = None) -> events.Bus:

@@ -225,11 +225,13 @@ class AlarmTargets(Struct, frozen=True, kw_only=True):
 
     Args:
         slack, webhook: URLs, or where they are stored: `env:NAME`, `file:/PATH`. email: addresses.
+        slack_channel: id of a channel; `slack` then says where the token of a Slack app is stored.
         command: program and arguments. command_env: variables that it gets in addition to the usual ones.
         owner: of things that have no owner of their own.
     """
 
     slack: str | None = None
+    slack_channel: str | None = None
     webhook: str | None = None
     email: tuple[str, ...] = ()
     command: tuple[str, ...] = ()

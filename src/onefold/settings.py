@@ -93,6 +93,12 @@ ENVIRONMENT: Final = (
         "`smtp://USER:PASSWORD@HOST:587` or `smtps://HOST`, or where it is stored: `env:NAME`, `file:/PATH`",
         "`smtp://localhost:25`",
     ),
+    Setting(
+        "ONEFOLD_SLACK_API",
+        "The address of Slack's Web API, for alarms to a channel (docs/alarms.md).",
+        "a URL, or where it is stored: `env:NAME`, `file:/PATH`",
+        "`https://slack.com/api`",
+    ),
     Setting("ONEFOLD_DEBUG", "The command line shows an error's traceback.", "`1`", "three lines, no traceback"),
     Setting(
         "ONEFOLD_BUCKET", "The bucket for the package of `onefold deploy`; as `--bucket`.", "a bucket's name", "none"

@@ -10,6 +10,7 @@ from email import message_from_bytes
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qsl
 
 import msgspec
 from aiosmtpd.controller import Controller
@@ -56,6 +57,72 @@ class Webhook:
 
     def documents(self) -> list[dict[str, Any]]:
         return [msgspec.json.decode(one) for one in self.bodies]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class SlackApi:
+    """Two methods of Slack's Web API for one channel: it keeps what is posted, and shows its history, three a page.
+
+    Attributes:
+        messages: what was posted, the oldest first. on_post: is called when a message is kept, before it is answered.
+        answers: the next answers, instead of what would be done: status and JSON.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.on_post: Callable[[], None] = lambda: None
+        self.answers: list[tuple[int, dict[str, Any]]] = []
+        self.asked: list[dict[str, str]] = []
+        slack = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                announced = int(self.headers["Content-Length"])
+                body = self.rfile.read(announced)
+                if len(body) < announced:
+                    self.close_connection = True
+                    return
+                if self.headers["Authorization"] != "Bearer xoxb-1":
+                    status, answer = 200, {"ok": False, "error": "invalid_auth"}
+                elif slack.answers:
+                    status, answer = slack.answers.pop(0)
+                else:
+                    method = self.path.rpartition("/")[2]
+                    status, answer = 200, slack.post(body) if method == "chat.postMessage" else slack.history(body)
+                read = msgspec.json.encode(answer)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(read)))
+                self.end_headers()
+                self.wfile.write(read)
+
+            def log_message(self, *args: Any) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}/api"
+
+    def post(self, body: bytes) -> dict[str, Any]:
+        self.messages.append(msgspec.json.decode(body))
+        self.on_post()
+        return {"ok": True, "ts": f"{len(self.messages)}.0"}
+
+    def history(self, body: bytes) -> dict[str, Any]:
+        form = dict(parse_qsl(body.decode()))
+        self.asked.append(form)
+        start = int(form.get("cursor", "0"))
+        newest_first = self.messages[::-1]
+        shown = [dict(one) for one in newest_first[start : start + 3]]
+        if form.get("include_all_metadata") != "true":
+            for one in shown:
+                one.pop("metadata", None)
+        after = str(start + 3) if start + 3 < len(newest_first) else ""
+        return {"ok": True, "messages": shown, "response_metadata": {"next_cursor": after}}
 
     def close(self) -> None:
         self._server.shutdown()
@@ -120,3 +187,12 @@ def mail_server() -> Iterator[Mails]:
         yield mails
     finally:
         controller.stop()
+
+
+@contextmanager
+def slack_api() -> Iterator[SlackApi]:
+    made = SlackApi()
+    try:
+        yield made
+    finally:
+        made.close()

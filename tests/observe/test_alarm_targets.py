@@ -16,12 +16,12 @@ import pytest
 import onefold
 from onefold import errors
 from onefold.observe import alarm_targets, outbound
-from onefold.observe.alarm_targets import AlarmMessage, checked_targets, send
+from onefold.observe.alarm_targets import AlarmMessage, asked, checked_targets, send
 from onefold.observe.incidents import Report
 from onefold.options import AlarmTargets
 from onefold.testing.alarm_drills import drill
 from tests.observe import receivers
-from tests.observe.receivers import Mails, Webhook
+from tests.observe.receivers import Mails, SlackApi, Webhook
 
 NOW_MS = 1_767_225_600_000
 
@@ -68,6 +68,91 @@ def test_every_target_of_an_app_gets_each_report_once(
     slack = [one for one in hook.documents() if "blocks" in one]
     assert len(slack) == len(ids)
     assert slack[0]["blocks"][0]["text"]["text"] == "TEST, TICKET began: held-not-empty of drill (drill)"
+
+
+# -- a channel of Slack that can be asked ------------------------------------------------------------------------------
+
+CHANNEL = AlarmTargets(slack="env:SLACK_BOT_TOKEN", slack_channel="C0123ABCD")
+
+
+@pytest.fixture
+def slack(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlackApi]:
+    with receivers.slack_api() as made:
+        monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-1")
+        monkeypatch.setenv(alarm_targets.SLACK_API, made.url)
+        yield made
+
+
+def test_a_channel_is_asked_for_the_reports_name_page_by_page(slack: SlackApi) -> None:
+    assert not asked(CHANNEL, message("slack"))
+    send(CHANNEL, message("slack"), NOW_MS)
+    (posted,) = slack.messages
+    assert (posted["channel"], posted["unfurl_links"]) == ("C0123ABCD", False)
+    assert posted["blocks"][0]["text"]["text"].startswith("PAGE began: dlq-not-empty of orders")
+    slack.messages += [{"text": "of a person"}] * 4  # newer, so that it is on the second page of three
+    slack.messages[2] = {"text": "of another app", "metadata": {"event_type": "deploy", "event_payload": {"id": "x"}}}
+    slack.asked.clear()
+    assert asked(CHANNEL, message("slack"))
+    assert [one.get("cursor") for one in slack.asked] == [None, "3"]
+    assert slack.asked[0]["oldest"] == str(NOW_MS // 1_000 - 60)
+    assert not asked(CHANNEL, message("slack", number=2))
+    assert not asked(AlarmTargets(slack="env:HOOK"), message("slack")), "a webhook cannot be asked"
+    assert not asked(CHANNEL, message("webhook"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "said"),
+    [
+        ((200, {"ok": False, "error": "channel_not_found"}), errors.PermanentError, "channel_not_found.*chat:write"),
+        ((200, {"ok": False, "error": "ratelimited"}), errors.TransientError, "for now: ratelimited"),
+        ((429, {}), errors.TransientError, "status 429"),
+        ((503, {}), errors.OutcomeUnknown, "status 503"),  # it may have been posted: the channel is asked
+        ((200, {"strange": True}), errors.OutcomeUnknown, "not JSON of the expected form"),
+    ],
+)
+def test_what_slack_answers_decides(
+    slack: SlackApi, answer: tuple[int, dict[str, Any]], error: type[Exception], said: str
+) -> None:
+    slack.answers = [answer]
+    with pytest.raises(error, match=f"(?s){said}"):
+        send(CHANNEL, message("slack"), NOW_MS)
+    assert slack.messages == []
+
+
+def test_a_channel_that_cannot_be_asked_is_asked_later_or_sent_to_again(
+    slack: SlackApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slack.answers = [(200, {"ok": False, "error": "missing_scope"})]
+    assert not asked(CHANNEL, message("slack"))
+    slack.answers = [(500, {})]
+    with pytest.raises(errors.TransientError, match="not known whether Slack has the report"):
+        asked(CHANNEL, message("slack"))
+    slack.close()
+    with pytest.raises(errors.TransientError, match="cannot be reached"):  # refused: it has nothing
+        send(CHANNEL, message("slack"), NOW_MS)
+    monkeypatch.setenv(alarm_targets.SLACK_API, "ftp://slack")
+    with pytest.raises(errors.PermanentError, match="ONEFOLD_SLACK_API is not"):
+        send(CHANNEL, message("slack"), NOW_MS)
+    monkeypatch.delenv("SLACK_BOT_TOKEN")
+    monkeypatch.delenv(alarm_targets.SLACK_API)
+    with pytest.raises(errors.PermanentError, match="env:SLACK_BOT_TOKEN, and nothing is there"):
+        send(CHANNEL, message("slack"), NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("slack", "channel", "said"),
+    [
+        (None, "C0123ABCD", "without the place of a token"),
+        ("https://hooks.slack.com/x", "C0123ABCD", "without the place of a token"),
+        ("xoxb-1", "C0123ABCD", "without the place of a token"),
+        ("env:SLACK_BOT_TOKEN", "#alerts", "is not the id of a channel"),
+        ("env:SLACK_BOT_TOKEN", 5, "is not the id of a channel"),
+    ],
+)
+def test_a_channel_needs_its_id_and_the_place_of_a_token(slack: Any, channel: Any, said: str) -> None:
+    with pytest.raises(errors.UsageError, match=said) as caught:
+        onefold.App("shop").alarms(slack=slack, slack_channel=channel)
+    assert "xoxb-1" not in str(caught.value)
 
 
 # -- webhooks --------------------------------------------------------------------------------------------------------

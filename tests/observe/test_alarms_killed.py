@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from onefold.clock import SystemClock
 from onefold.entropy import SeededEntropy
 from onefold.observe.incidents import history
 from tests.observe import receivers
-from tests.observe.receivers import Mails, Webhook
+from tests.observe.receivers import Mails, SlackApi, Webhook
 from tests.observe.watched import make_app
 
 ROOT = Path(__file__).parents[2]
@@ -154,6 +154,61 @@ def test_killed_at_any_instant_each_receiver_that_knows_the_name_has_each_report
             assert {name: len(set(names)) for name, names in sent.items()} == dict.fromkeys(TARGETS, 1), sent
             assert len(there.reported()) == 1
     assert killed >= 6
+
+
+@pytest.fixture
+def slack(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlackApi]:
+    with receivers.slack_api() as made:
+        monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-1")
+        monkeypatch.setenv("ONEFOLD_SLACK_API", made.url)
+        yield made
+
+
+def ids(slack: SlackApi) -> list[str]:
+    return [one["metadata"]["event_payload"]["id"] for one in slack.messages]
+
+
+@pytest.mark.slow
+def test_a_channel_that_can_be_asked_has_the_report_once_wherever_its_sender_is_killed(
+    tmp_path: Path, slack: SlackApi
+) -> None:
+    """Killed between Slack's having it and the record: the next process asks the channel, and sends nothing."""
+    with scene(tmp_path / "there") as there:
+        process = there.start()
+        slack.on_post = process.kill
+        assert process.wait(60) == KILLED
+        slack.on_post = lambda: None
+        assert there.run() == 0
+        assert there.run() == 0
+        assert len(ids(slack)) == len(slack.asked) == 1
+        assert ids(slack) == there.reported()
+        assert {name: len(names) for name, names in there.sent().items()} == {
+            "webhook": 1, "slack": 0, "email": 1, "command": 1,
+        }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)  # some thirty processes, one after the other
+def test_killed_at_any_instant_the_channel_has_each_report_exactly_once(tmp_path: Path, slack: SlackApi) -> None:
+    with scene(tmp_path / "whole") as there:
+        clock = SystemClock()
+        started_ms = clock.monotonic_ms()
+        assert there.run() == 0
+        takes_ms = clock.monotonic_ms() - started_ms
+        expected = there.reported()
+    chance = SeededEntropy(20261128)
+    for number in range(6):
+        with scene(tmp_path / str(number)) as there:
+            for _ in range(3):
+                process = there.start()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait((0.5 + 0.5 * chance.fraction()) * takes_ms / 1_000)
+                process.kill()
+                process.wait(60)
+            assert there.run() == 0
+            assert there.run() == 0
+            expected += there.reported()
+            assert sorted(ids(slack)) == sorted(expected)
 
 
 @pytest.mark.slow

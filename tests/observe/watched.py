@@ -42,8 +42,9 @@ def make_app(folder: Path) -> onefold.App:
     def book(payload: dict[str, str]) -> None:
         raise onefold.PermanentError("There is no such customer.")
 
+    channel = {"slack": "env:SLACK_BOT_TOKEN", "slack_channel": "C0123ABCD"} if "SLACK_BOT_TOKEN" in os.environ else {}
     app.alarms(
-        slack="env:HOOK", webhook="env:HOOK", email="a@example.com",
+        **{"slack": "env:HOOK", **channel}, webhook="env:HOOK", email="a@example.com",
         command=[sys.executable, "-c", COMMAND, str(folder)],
     )  # fmt: skip
     return app

@@ -2,8 +2,9 @@
 
 For each report there is one message per target on the queue `onefold-alarms`, under the key `<report> to <target>`. So
 it is retried with pauses for some five hours, is dead-lettered and not lost if a target refuses it for good, and is not
-sent again once its record shows that it was sent. If a process is killed between sending and recording, the report is
-sent a second time under the same name: a webhook gets it as `Idempotency-Key`, mail as `Message-ID`, a command in
+sent again once its record shows that it was sent. If a process is killed between sending and recording, nobody knows:
+Slack's channel is asked whether it has the report (`asked`), where the app has a token for it. To the others it is sent a
+second time under the same name: a webhook gets it as `Idempotency-Key`, mail as `Message-ID`, a command in
 ONEFOLD_ALARM_ID. Slack's webhooks have nothing like it, so there a message can come twice after a kill at that moment.
 Never here: which reports there are. Invariants: a secret is read from the environment or a file when something is sent,
 and is in no message, error, record, or environment of a command; an alarm's text is escaped for its target.
@@ -18,12 +19,14 @@ import os
 import re
 import shlex
 import smtplib
+import socket
 import subprocess
+import urllib.error
 from collections.abc import Callable, Mapping, Sequence
 from email.message import EmailMessage
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 import msgspec
 from msgspec import Struct
@@ -36,6 +39,7 @@ from onefold.observe.incidents import Report
 from onefold.observe.wording import instant, one_line
 from onefold.options import AlarmTargets, DeadLetter, Retry
 from onefold.runner.declaring import declare_job, queue_of
+from onefold.runner.handlers import Done, NotDone
 
 if TYPE_CHECKING:
     from onefold.runtime.outgoing import Outgoing
@@ -50,6 +54,13 @@ _RETRY: Final = Retry(attempts=40, base="2s", cap="10m", jitter="half")
 _RETRY_AFTER_MS_MAX: Final = limits.HOUR_MS
 _SECRET_BYTES_MAX: Final = 16 * 1024
 _SLACK_TITLE_CHARS_MAX: Final = 150  # Slack, "Block Kit": header block
+SLACK_API: Final = "ONEFOLD_SLACK_API"
+_SLACK_API_DEFAULT: Final = "https://slack.com/api"
+_SLACK_CHANNEL: Final = r"[CGD][A-Z0-9]{2,30}"
+_SLACK_EVENT: Final = "onefold_alarm"  # Slack, "Using message metadata": event_type, of letters, digits and underscores
+_SLACK_ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024  # a page of the channel's history
+_SLACK_PAGES_MAX: Final = 10  # ours: of 100 messages, that came to the channel since the report was made
+_SLACK_LATER: Final = ("ratelimited", "internal_error", "fatal_error", "service_unavailable", "request_timeout")
 _HTTP: Final = ("http", "https")
 _SMTP_SCHEMES: Final = ("smtp", "smtps")
 _VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]{0,127}"
@@ -81,7 +92,13 @@ class AlarmMessage(Struct, frozen=True, kw_only=True):
 
 
 def checked_targets(
-    slack: object, webhook: object, email: object, command: object, owner: str | None, command_env: object = None
+    slack: object,
+    webhook: object,
+    email: object,
+    command: object,
+    owner: str | None,
+    command_env: object = None,
+    slack_channel: object = None,
 ) -> AlarmTargets:
     """The arguments of `App.alarms`, checked.
 
@@ -91,8 +108,22 @@ def checked_targets(
     words = shlex.split(command) if isinstance(command, str) else command
     addresses = email.split(",") if isinstance(email, str) else email
     variables = command_env.split(",") if isinstance(command_env, str) else command_env
+    if slack_channel is not None and not (isinstance(slack, str) and _reference(slack)):
+        raise errors.UsageError(
+            "alarms(slack_channel=...) is given without the place of a token.",
+            meaning="With a channel, slack= says where the token of a Slack app is stored; tokens do not belong in code.",
+            todo='Write slack="env:SLACK_BOT_TOKEN", slack_channel="C0123ABCD".',
+        )
+    if slack_channel is not None and not (
+        isinstance(slack_channel, str) and re.fullmatch(_SLACK_CHANNEL, slack_channel)
+    ):
+        raise errors.UsageError(
+            f"alarms(slack_channel={slack_channel!r:.80}) is not the id of a channel.",
+            todo='Write slack_channel="C0123ABCD": Slack shows it in the details of the channel.',
+        )
     return AlarmTargets(
         slack=_checked_address(slack, "slack", "env:SLACK_WEBHOOK_URL"),
+        slack_channel=slack_channel,
         webhook=_checked_address(webhook, "webhook", "https://alerts.example.com/onefold"),
         email=_texts(addresses, "email", "oncall@example.com", lambda one: "@" in one and one.isprintable()),
         command=_texts(words, "command", "/usr/local/bin/notify", bool),
@@ -140,8 +171,11 @@ def declare_alarms(runtime: Runtime, targets: AlarmTargets) -> None:
         send(targets, message, runtime.now_ms())
         return {"sent": message.target}
 
+    def asked_target(message: AlarmMessage) -> Done | NotDone:
+        return Done({"sent": message.target}) if asked(targets, message) else NotDone()
+
     job = declare_job(
-        runtime, queue, key=_key_of, name=JOB, timeout="2m", retry=_RETRY, on_unknown="rerun", owner=targets.owner
+        runtime, queue, key=_key_of, name=JOB, timeout="2m", retry=_RETRY, on_unknown=asked_target, owner=targets.owner
     )
     job(send_alarm)
     registry.alarms = targets
@@ -253,7 +287,103 @@ def signature(secret: str, timestamp: int, body: bytes) -> str:
 
 
 def _slack(targets: AlarmTargets, message: AlarmMessage, _now_ms: int) -> None:
-    _post(_url(targets.slack, "slack"), msgspec.json.encode(slack_message(message)), {}, "Slack")
+    if targets.slack_channel is None:
+        _post(_url(targets.slack, "slack"), msgspec.json.encode(slack_message(message)), {}, "Slack")
+        return
+    metadata = {"event_type": _SLACK_EVENT, "event_payload": {"id": message.report.id}}
+    said = {**slack_message(message), "channel": targets.slack_channel, "metadata": metadata, "unfurl_links": False}
+    _call_slack(targets, "chat.postMessage", msgspec.json.encode(said), "application/json; charset=utf-8")
+
+
+def asked(targets: AlarmTargets, message: AlarmMessage) -> bool:
+    """Whether a target has a report of which nobody knows; False too if the target cannot be asked: it is sent again.
+
+    Slack's history of the channel is read from a minute before the report was made (methods `chat.postMessage` and
+    `conversations.history`, argument `include_all_metadata`).
+
+    Raises:
+        TransientError: Slack cannot be asked now.
+    """
+    if message.target != "slack" or targets.slack_channel is None:
+        return False
+    since_s = (message.report.at_ms - limits.MINUTE_MS) // limits.SECOND_MS
+    wanted = {"channel": targets.slack_channel, "oldest": str(since_s), "include_all_metadata": "true", "limit": "100"}
+    cursor = ""
+    for _ in range(_SLACK_PAGES_MAX):
+        form = urlencode({**wanted, "cursor": cursor} if cursor else wanted).encode()
+        try:
+            page = _call_slack(targets, "conversations.history", form, "application/x-www-form-urlencoded")
+        except errors.OutcomeUnknown as error:
+            raise errors.TransientError(f"It is not known whether Slack has the report. {error.what}") from None
+        except errors.PermanentError:  # no right to read the channel: twice is better than never
+            return False
+        for one in page.messages:
+            if one.metadata.event_type == _SLACK_EVENT and one.metadata.event_payload.get("id") == message.report.id:
+                return True
+        cursor = page.response_metadata.next_cursor
+        if not cursor:
+            return False
+    return False
+
+
+class _Metadata(Struct):
+    event_type: str = ""
+    event_payload: dict[str, Any] = {}
+
+
+class _SlackMessage(Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
+class _Cursor(Struct):
+    next_cursor: str = ""
+
+
+class _SlackAnswer(Struct):
+    ok: bool
+    error: str = ""
+    messages: list[_SlackMessage] = []
+    response_metadata: _Cursor = msgspec.field(default_factory=_Cursor)
+
+
+def _call_slack(targets: AlarmTargets, method: str, body: bytes, content_type: str) -> _SlackAnswer:
+    """Call a method of Slack's Web API.
+
+    Raises:
+        TransientError, PermanentError: Slack refuses it, for now or for good. OutcomeUnknown: no answer came.
+    """
+    base = value_of(os.environ.get(SLACK_API, _SLACK_API_DEFAULT), SLACK_API)
+    if outbound.url_parts(base, _HTTP) is None:
+        raise errors.PermanentError(f"{SLACK_API} is not an http(s) URL.", todo="Leave it out for slack.com.")
+    token = value_of(targets.slack or "", "The token of slack")
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": content_type}
+    try:
+        status, after, read = outbound.post(
+            f"{base.rstrip('/')}/{method}", body, headers, TIMEOUT_S, most=_SLACK_ANSWER_BYTES_MAX
+        )
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        let_through(error)
+        if isinstance(error, urllib.error.URLError) and isinstance(
+            error.reason, ConnectionRefusedError | socket.gaierror
+        ):
+            raise errors.TransientError(f"Slack cannot be reached: {type(error).__name__}.") from None
+        raise errors.OutcomeUnknown(f"Slack did not answer {method}: {type(error).__name__}.") from None
+    if status >= 500:
+        raise errors.OutcomeUnknown(f"Slack answers {method} with status {status}.")
+    _check_status(status, after, "Slack")
+    try:
+        answer = msgspec.json.decode(read, type=_SlackAnswer)
+    except msgspec.MsgspecError:
+        raise errors.OutcomeUnknown(f"Slack's answer to {method} is not JSON of the expected form.") from None
+    if answer.ok:
+        return answer
+    if answer.error in _SLACK_LATER:
+        raise errors.TransientError(f"Slack refuses {method} for now: {answer.error}.")
+    raise errors.PermanentError(
+        f"Slack refuses {method}: {answer.error:.100}.",
+        todo="Check the token, the channel's id, that the app is in the channel, and its scopes: chat:write, and for the"
+        " channel's kind channels:history or groups:history. Then: onefold dlq redrive.",
+    )
 
 
 def _webhook(targets: AlarmTargets, message: AlarmMessage, now_ms: int) -> None:
@@ -393,7 +523,10 @@ def _post(url: str, body: bytes, headers: Mapping[str, str], who: str) -> None:
     except (OSError, ValueError, http.client.HTTPException) as error:  # its text may hold the URL
         let_through(error)
         raise errors.TransientError(f"{who} cannot be reached: {type(error).__name__}.") from None
-    status, after = answer
+    _check_status(answer.status, answer.retry_after, who)
+
+
+def _check_status(status: int, after: str, who: str) -> None:
     if 200 <= status < 300:
         return
     if status not in (408, 425, 429) and status < 500:

@@ -41,10 +41,11 @@ class UnsafeServerError(Exception):
 
 
 class TargetAnswer(NamedTuple):
-    """What a server answered: its status, and its header `Retry-After`, or an empty text."""
+    """What a server answered: its status, its header `Retry-After`, or an empty text, and the beginning of its body."""
 
     status: int
     retry_after: str
+    body: bytes = b""
 
 
 def url_parts(text: str, schemes: Sequence[str]) -> SplitResult | None:
@@ -168,11 +169,14 @@ class _Tls(urllib.request.HTTPSHandler):
         return self.do_open(partial(_opened, http.client.HTTPSConnection, self._deadline, context=context), req)
 
 
-def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> TargetAnswer:
-    """Send a POST, and read its answer's status.
+def post(
+    url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, *, most: int = _ANSWER_BYTES_MAX
+) -> TargetAnswer:
+    """Send a POST, and read its answer.
 
     Args:
         url: one that `url_parts` accepts; a login in it is sent as Basic authentication. timeout_s: for everything.
+        most: how many bytes of the answer's body to read.
 
     Raises:
         OSError, http.client.HTTPException, ValueError: no answer came, or not in time; the text may contain the URL.
@@ -188,13 +192,13 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
         opener = urllib.request.build_opener(_NoRedirect, _Plain(deadline), _Tls(deadline))
         try:
             with opener.open(request, timeout=timeout_s) as answer:
-                status, found = answer.status, answer.headers
+                status, found, read = answer.status, answer.headers, b""
                 with ignored(OSError, http.client.HTTPException):  # the server has the report: its status said so
-                    answer.read(_ANSWER_BYTES_MAX)
+                    read = answer.read(most)
         except urllib.error.HTTPError as error:
             with error:
-                status, found = error.code, error.headers
-    return TargetAnswer(status, _retry_after(found))
+                status, found, read = error.code, error.headers, b""
+    return TargetAnswer(status, _retry_after(found), read)
 
 
 def _retry_after(headers: Message) -> str:

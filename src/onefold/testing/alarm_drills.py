@@ -101,8 +101,9 @@ class Drill:
 
         if targets is not None:
             app.alarms(
-                slack=targets.slack, webhook=targets.webhook, email=targets.email or None,
-                command=targets.command or None, owner=targets.owner,
+                slack=targets.slack, slack_channel=targets.slack_channel, webhook=targets.webhook,
+                email=targets.email or None, command=targets.command or None, command_env=targets.command_env or None,
+                owner=targets.owner,
             )  # fmt: skip
 
     @contextmanager
