@@ -283,6 +283,23 @@ def test_an_exception_frees_the_key(guard: Callable[..., Any], store: Store, clo
     assert standing(store, clock).attempts == 3
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_function_that_takes_its_key_out_of_its_argument_and_fails_has_failed(
+    guard: Callable[..., Any], store: Store, clock: Watched, *, asynchronous: bool
+) -> None:
+    def work(order: dict[str, str]) -> None:
+        order.clear()
+        raise errors.TransientError("the partner is busy")
+
+    async def charge(order: dict[str, str]) -> None:
+        work(order)
+
+    guarded = guard(charge if asynchronous else work, key="{order.id}")
+    with pytest.raises(errors.TransientError, match="the partner is busy"):
+        asyncio.run(guarded({"id": "o-1"})) if asynchronous else guarded({"id": "o-1"})
+    assert standing(store, clock).status == "failed"
+
+
 def test_an_unknown_outcome_is_run_again_or_held(guard: Callable[..., Any], store: Store, clock: Watched) -> None:
     outcomes: list[Any] = [onefold.OutcomeUnknown("sent"), "charged"]
 

@@ -550,9 +550,20 @@ class GuardedFunction:
         except errors.PayloadError as error:
             raise once_reports.unfit(self.name, found.hold.key, error) from None
 
-    def quote_key(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def quote_key(
+        self,
+        error: BaseException,
+        found: Begun | Completed | Running | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
         """Note that an error of a call quotes its key."""
-        if isinstance(error, errors.OnefoldError) and not isinstance(error, errors.PayloadError):  # that: it has no key
+        if not isinstance(error, errors.OnefoldError) or isinstance(error, errors.PayloadError):  # that: it has no key
+            return
+        if isinstance(found, Claimed | Execution):
+            quote_key(error, found.hold.key.key)
+            return
+        with ignored(errors.OnefoldError):  # the arguments may have been changed meanwhile; its own error counts
             quote_key(error, self._arguments.key_of(args, kwargs).key)
 
     def wait_from(self, found: Running, since_ms: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

@@ -174,7 +174,7 @@ def _synchronous(function: Callable[A, R], guard: GuardedFunction) -> Callable[A
         except BaseException as error:
             if guard.generation != generation:
                 raise
-            guard.quote_key(error, args, kwargs)
+            guard.quote_key(error, found, args, kwargs)
             # An error of `finished` itself is raised unchanged; anything else was raised by a signal handler between two
             # steps.
             is_said = bool(values) and isinstance(error, errors.OnefoldError) and not is_of_a_signal(error)
