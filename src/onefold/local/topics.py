@@ -136,18 +136,26 @@ class Topics:
         dedup_id = dedup_id_of(topic, publication)
         now_ms = self._sqs.queues.timers.now_ms()
         if dedup_id is not None:
+            self._forget(now_ms)
             seen = self._seen.get((topic.arn, dedup_id))
             if seen is not None and now_ms < seen[0] + DEDUP_MS:
                 return seen[1]
         self._count += 1
         published = Published(self._make_id(), f"{10**19 + self._count}" if topic.fifo else None)
         if dedup_id is not None:
-            self._seen = {key: one for key, one in self._seen.items() if now_ms < one[0] + DEDUP_MS}
             self._seen[topic.arn, dedup_id] = (now_ms, published)
         for subscription in list(topic.subscriptions):
             if _fits(subscription, publication):
                 await self._deliver(topic, subscription, publication, published, now_ms)
         return published
+
+    def _forget(self, now_ms: int) -> None:
+        """Drop what is too old to be a duplicate's original; the oldest come first."""
+        while self._seen:
+            key = next(iter(self._seen))
+            if now_ms < self._seen[key][0] + DEDUP_MS:
+                return
+            del self._seen[key]
 
     async def _deliver(
         self, topic: Topic, to: Subscription, publication: Publication, published: Published, now_ms: int
