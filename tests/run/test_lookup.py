@@ -116,6 +116,26 @@ def test_what_has_not_started_is_cancelled() -> None:
         assert [line.text for line in story.lines if line.event == "removed"] == ["message cancelled by the program"]
 
 
+@pytest.mark.parametrize("unique", [False, True])
+def test_what_was_cancelled_on_a_fifo_queue_can_be_sent_again_at_once(unique: bool) -> None:
+    app = onefold.App("shop")
+    ran: list[str] = []
+
+    @app.job(app.queue("accounts", fifo=True), key="{id}", group="{account}", unique=unique)
+    def post(order: dict[str, str]) -> None:
+        ran.append(order["id"])
+
+    with onefold.testing.inline(app) as world:
+        payload = {"id": "o-1", "account": "a"}
+        post.send(payload)
+        assert post.send(payload).duplicate
+        assert post.cancel("o-1")
+        again = post.send(payload)
+        assert (again.found, again.duplicate, post.look("o-1").state) == ("new", False, "waiting")
+        world.run()
+        assert ran == ["o-1"]
+
+
 def app_rows(shop: Shop) -> list[Any]:
     return shop.app.runtime().engine.ledger.between(0, 2**50)
 

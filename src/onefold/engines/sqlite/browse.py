@@ -196,11 +196,15 @@ def wake_in(connection: sqlite3.Connection, catalogue: Catalogue, message_id: st
 
 
 def remove_in(connection: sqlite3.Connection, catalogue: Catalogue, message_id: str, now_ms: int) -> bool:
-    """Delete one message, whatever its state; False when it does not exist."""
+    """Delete one message, whatever its state; False when it does not exist.
+
+    A FIFO queue forgets its deduplication id too: nobody has processed it, so that the same can be sent again at once.
+    """
     number = message_number(catalogue.token_in(connection), message_id)
-    found = connection.execute("SELECT queue, grp FROM onefold_message WHERE id = ?", (number,)).fetchone()
+    found = connection.execute("SELECT queue, grp, position FROM onefold_message WHERE id = ?", (number,)).fetchone()
     if number is None or found is None:
         return False
+    connection.execute("DELETE FROM onefold_dedup WHERE position = ? AND message = ?", (found[2], number))
     erase(connection, [number])
     if found[1] is not None:
         refresh_groups_in(connection, catalogue.row_of(connection, found[0]), [found[1]], now_ms)
