@@ -23,6 +23,7 @@ from onefold.check.findings import SEVERITIES, Finding, Severity, is_remote
 from onefold.check.inputs import Input, read_input
 from onefold.check.joined import Joined, entries_of
 from onefold.check.model import model_of
+from onefold.check.python_modules import BrokenModule
 from onefold.check.rules import RULES, CheckRule
 from onefold.check.suppressions import UNUSED, WITHOUT_REASON, Suppression, Suppressions
 from onefold.errors import OnefoldError
@@ -38,6 +39,12 @@ class Unread(Struct, frozen=True):
     why: str
     todo: str
     is_named: bool = True
+
+    @classmethod
+    def of(cls, file: str, error: OnefoldError | BrokenModule, *, is_named: bool = True) -> Unread:
+        """A file that an error was about."""
+        why = " ".join(part for part in (error.what, error.meaning) if part)
+        return cls(file, why, error.todo, is_named)
 
 
 class CheckedInput(Struct, frozen=True, kw_only=True):
@@ -154,15 +161,14 @@ class _Checking:
             self.templates[str(path)] = [collected(one, parameters) for one in read_input(path, text)]
         except OnefoldError as error:
             if candidate.is_named:
-                self._unread.append(Unread(str(path), error.what, error.todo))
+                self._unread.append(Unread.of(str(path), error))
 
     def checked(self, sources: Sequence[tuple[Path, Path]], named: Collection[str]) -> CheckedInput:
         read = [*(facts for found in self.templates.values() for facts in found), *self.documents.values()]
         entries = [entries_of(facts) for facts in read]
         collected = collect_python(sources, [one for found in entries for one in found.values()])
         for file, error in collected.broken.items():
-            why = " ".join(part for part in (error.what, error.meaning) if part)
-            self._unread.append(Unread(file, why, error.todo, is_named=file in named))
+            self._unread.append(Unread.of(file, error, is_named=file in named))
         findings: dict[tuple[object, ...], Finding] = {}
         texts = {
             **{facts.document.file: facts.document.text for facts in read},

@@ -244,7 +244,7 @@ def _accounts(words: Sequence[str]) -> tuple[dict[str, Input], list[Unread]]:
         try:
             one = read_account(Session(region, {"*": endpoint} if endpoint else None, tries=_TRIES), name)
         except OnefoldError as error:
-            broken.append(Unread(name, error.what, error.todo))
+            broken.append(Unread.of(name, error))
             continue
         if one.denied and not one.document.data["Resources"]:
             broken.append(Unread(name, one.denied[0].why, one.denied[0].todo))
@@ -265,7 +265,7 @@ def _apps(words: Sequence[str]) -> tuple[dict[str, Input], list[Path], list[Unre
         try:
             document, files = planned_document(word)
         except OnefoldError as error:
-            broken.append(Unread(word, " ".join(part for part in (error.what, error.meaning) if part), error.todo))
+            broken.append(Unread.of(word, error))
         else:
             documents[word] = Input(document=document)
             modules += [one for one in files if one not in modules]
