@@ -175,6 +175,21 @@ def test_a_baseline_that_is_none_is_refused(here: Path, content: bytes | None) -
     assert "Traceback" not in answer.output
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("template.yaml", "--write-baseline", "nowhere/known.json"),
+        ("template.yaml", "--baseline", "."),
+        ("template.yaml", "--config", "."),
+        ("template.yaml", "--parameter", "Stage"),
+        ("--explain", "DUP999"),
+    ],
+)
+def test_what_was_asked_for_wrongly_does_not_end_as_a_finding_does(here: Path, words: tuple[str, ...]) -> None:
+    assert run("template.yaml").exit_code == 1
+    assert run(*words).exit_code == 2
+
+
 def test_junit_has_a_case_for_each_finding_and_each_clean_file(here: Path) -> None:
     (here / "clean.yaml").write_text((CORPUS / "right" / "plain.yaml").read_text())
     (here / "bad.yaml").write_bytes(b"\x00")

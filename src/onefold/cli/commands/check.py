@@ -43,6 +43,15 @@ _LINE_CHARS_MAX: Final = 1_000  # a longer one was not written by a person
 _STYLES: dict[str, Style] = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
+@contextmanager
+def _as_usage() -> Iterator[None]:
+    """Whatever is wrong with what was asked for ends with 2: 1 says that there is a finding."""
+    try:
+        yield
+    except UsageError as error:
+        raise click.UsageError(" ".join(part for part in (error.what, error.meaning, error.todo) if part)) from None
+
+
 @declared(
     "check",
     example="onefold check template.yaml\nonefold check infra/ --format sarif > check.sarif\n"
@@ -77,6 +86,7 @@ _STYLES: dict[str, Style] = {"error": "red", "warning": "yellow", "info": "cyan"
 @click.option("--unsafe", is_flag=True, help="With --fix or --diff: also fixes that may change what you meant.")
 @click.option("--explain", metavar="ID", help="Print the page of a rule.")
 @click.option("--list-rules", is_flag=True, help="List the rules.")
+@_as_usage()
 def command(
     words: tuple[str, ...], explain: str | None, list_rules: bool, form: str, fix: bool, diff: bool, unsafe: bool,
     write_baseline: Path | None, **given: Any,
@@ -86,7 +96,7 @@ def command(
     PATHS are CloudFormation or SAM templates, plans of Terraform (terraform show -json), Python files, or directories that
     contain some; the handlers that a template names are read with it. An app of onefold, as module:attribute, is imported,
     and what it declares is checked. aws://REGION is a region of your account, read with your credentials. Exit code 1:
-    a finding as severe as --fail-on. 2: something that was named could not be read.
+    a finding as severe as --fail-on. 2: something that was named could not be read or written.
     """
     if explain is not None or list_rules:
         return _about_rules(explain)
@@ -94,8 +104,7 @@ def command(
         raise click.UsageError("Name a template, a Python file, a directory that contains some, an app, or an account.")
     if fix and diff:
         raise click.UsageError("--fix writes and --diff does not: give one of them.")
-    with _as_usage():
-        choices = _choices(**given)
+    choices = _choices(**given)
     apps = [one for one in words if _is_app(one)]
     accounts = [one for one in words if _ACCOUNT.match(one)]
     documents, modules, broken = _apps(apps)
@@ -115,8 +124,7 @@ def command(
         )  # fmt: skip
         return replace(found, unread=(*broken, *found.unread)).beside(choices.known)
 
-    with _as_usage():
-        checked = looked()
+    checked = looked()
     changed = _fixed_files(checked, choices, unsafe=unsafe) if fix or diff else []
     if fix:
         for one in changed:
@@ -139,15 +147,6 @@ def command(
             _draw(checked, offers=not fix)
 
     return Answer(_value(checked, changed), draw=draw, code=code)
-
-
-@contextmanager
-def _as_usage() -> Iterator[None]:
-    """Whatever is wrong with what was asked for ends with 2: 1 says that there is a finding."""
-    try:
-        yield
-    except UsageError as error:
-        raise click.UsageError(" ".join(part for part in (error.what, error.meaning, error.todo) if part)) from None
 
 
 class _Choices(Struct, frozen=True):
