@@ -121,6 +121,15 @@ def test_what_is_suggested_is_not_refused(shell: Shell) -> None:
     assert suggested(shown, "onefold dlq purge") == [["dlq", "purge", letter["message_id"], "twins:app"]]
 
 
+@pytest.mark.slow
+def test_the_next_step_of_an_error_names_the_app_that_was_asked_about(shell: Shell) -> None:
+    (shell.folder / "twins.py").write_text(TWINS)
+    shell("send", "twins:app", "one", '{"key": "k"}')
+    work(shell, "twins:app")
+    said = shell.fails("held", "settle", "k", "--done", "--hold", "1@5", "twins:app")
+    assert "`onefold held show k twins:app` and `onefold why k twins:app`" in said
+
+
 def test_empty_lists_name_the_app_that_was_asked_about(shell: Shell) -> None:
     (shell.folder / "one.py").write_text(BOOK_ONE)
     shell("send", "one:app", "ship", '{"id": "1"}')

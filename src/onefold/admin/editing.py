@@ -276,7 +276,7 @@ def _check_key(message: Peeked, before: Reading, after: Reading, *, allowed: boo
             f"The edit of {message.message_id} gives another key to a message of {after.key.job}, which is unique.",
             meaning=f"{before.key.key!r} would stay taken without a message, and {after.key.key!r} would not be taken."
             " Nothing was changed.",
-            todo="Send the corrected payload as a new message, and delete this one: onefold dlq purge.",
+            todo="Send the corrected payload as a new message, and delete this one: `onefold dlq purge`.",
         )
     raise errors.UsageError(
         f"The edit of {message.message_id} changes its key from {before.key.key!r} to {after.key.key!r}.",

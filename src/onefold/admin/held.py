@@ -303,7 +303,7 @@ def _judged_another(key: RecordKey, hold: str, now: Record | None) -> errors.Con
     return errors.ConflictError(
         f"{operation(key)} is not held as {hold} now: {is_now}.",
         meaning="A hold belongs to one run, and what was found out about it does not apply to another. Nothing was changed.",
-        todo=f"Look again: {redact.command('onefold held show', key.key)} and {redact.command('onefold why', key.key)}.",
+        todo=f"Look again: `{redact.command('onefold held show', key.key)}` and `{redact.command('onefold why', key.key)}`.",
     )
 
 
@@ -418,7 +418,7 @@ def check_decision(
             f"{operation(RecordKey(one.tenant, one.job, one.key))} took effect: it came to its end, and only its result"
             " could not be recorded.",
             meaning="Settled as not done it would run again, and take effect a second time. Nothing was changed.",
-            todo=f"Give its result: {ways[0]}. If the effect was undone manually, add that: {ways[1]}.",
+            todo=f"Give its result: `{ways[0]}`. If the effect was undone manually, add that: `{ways[1]}`.",
         )
     needed = done and one.state == "held"
     return _result(session, one.job, one.key, result, needed=needed, has_queue=one.queue is not None)
@@ -433,7 +433,7 @@ def _result(session: AdminSession, name: str, key: str, result: str | None, *, n
                 f"{name} {key!r} is a call of a function: what it returned is missing.",
                 meaning="Later calls with this key return it, and null only fits a function that returns None."
                 " Nothing was changed.",
-                todo=f"Give it as JSON: {redact.command('onefold held settle', key, way)}, or --result null for None.",
+                todo=f"Give it as JSON: `{redact.command('onefold held settle', key, way)}`, or --result null for None.",
             )
         return b"null"
     try:

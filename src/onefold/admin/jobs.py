@@ -198,7 +198,7 @@ def give_names(
         raise errors.NotFoundError(
             f"No {'name of the app' if of is not None else 'operation'} {missing!r:.200} is known here.",
             meaning=f"Known are {', '.join(known) or 'none'}. Nothing was changed.",
-            todo="A name is taken when a worker of its app starts; see onefold names list.",
+            todo="A name is taken when a worker of its app starts; see `onefold names list`.",
         )
     return [_give(session, name, app, shared=shared, reason_text=reason_text) for name in wanted]
 

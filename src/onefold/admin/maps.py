@@ -410,7 +410,7 @@ def _refuse_known(opened: Runtime, run: str) -> None:
         raise errors.ConflictError(
             f"There is a run {run!r} already, of {stored.run.title}.",
             meaning="The keys of its items begin with its name. Nothing was started.",
-            todo=f"See what it does, and give the new run another name: onefold map show {run}",
+            todo=f"See what it does, and give the new run another name: `onefold map show {run}`",
         )
 
 

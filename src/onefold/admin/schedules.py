@@ -176,7 +176,7 @@ def _checked(session: AdminSession, schedule: Schedule, state: ScheduleState | N
         raise errors.ConflictError(
             f"Tick {tick.run} {did} already.",
             meaning="A tick is not run a second time. Nothing was sent.",
-            todo=f"See what happened to it: onefold why {tick.run}. Another tick of the schedule can be named by its time.",
+            todo=f"See what happened to it: `onefold why {tick.run}`. Another tick can be named by its time.",
         )
     return tick
 
@@ -222,7 +222,7 @@ def _planned(session: AdminSession, schedule: Schedule, state: ScheduleState | N
         raise errors.UsageError(
             f"Schedule {schedule.name} has no tick at {at!r:.60}.",
             meaning=f"Its next one after that is {utc_text(near_ms)}." if near_ms is not None else "None follows it.",
-            todo="onefold calendar lists its ticks. Nothing was sent.",
+            todo="`onefold calendar` lists its ticks. Nothing was sent.",
         )
     return planned_ms
 

@@ -315,7 +315,7 @@ def todo(steps: Iterable[str], target: str = "") -> None:
 
 TARGET: Final = "onefold.target"  # in click's context: how to name what the running command works on
 _NAMED: Final = re.compile(
-    r"`(onefold (?:alarms|calendar|counts|dlq|held|names|queue|reconcile|resume|runs|status|stuck|why)\b[^`<]*)`"
+    r"`(onefold (?:alarms|calendar|counts|dlq|held|map|names|queue|reconcile|resume|runs|status|stuck|why)\b[^`<]*)`"
 )
 
 
