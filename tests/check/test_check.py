@@ -146,7 +146,10 @@ def test_a_suppression_of_nothing_is_reported_on_request(tmp_path: Path) -> None
     assert "SUP002" not in run(str(file), "--report-unused").output
     file.write_text(re.sub(r"VisibilityTimeout: \d+", "VisibilityTimeout: 3600", text))
     assert "SUP002" not in run(str(file)).output
-    assert "info[SUP002] The suppression of DUP002 is of nothing any more." in run(str(file), "--report-unused").output
+    assert (
+        "info[SUP002] The suppression of DUP002 suppresses nothing any more."
+        in run(str(file), "--report-unused").output
+    )
     assert "SUP002" not in run(str(file), "--report-unused", "--ignore", "DUP002").output
 
 

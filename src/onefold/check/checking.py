@@ -101,7 +101,7 @@ def check(
         texts: contents of templates to use instead of their files.
         preview: also report findings that may still be wrong.
         suppressions: those beside the ones that are written in the files.
-        report_unused: also report suppressions that no finding was of.
+        report_unused: also report suppressions that suppress nothing any more.
 
     Raises:
         UsageError: a path that is not there; a directory with too many candidates.

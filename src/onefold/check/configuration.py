@@ -38,17 +38,17 @@ class Ignored(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Configuration(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """The table. Options on the command line are over it; `ignore` and `extend-select` are added to."""
+    """The table. Options on the command line take precedence; `ignore` and `extend-select` add up."""
 
     select: Annotated[list[Prefix], Meta(description="Only these rules.")] = []
     extend_select: Annotated[
         list[Prefix], Meta(description="These rules too, also in preview if it is a whole id.")
     ] = []
     ignore: Annotated[list[Prefix | Ignored], Meta(description="Not these rules, or findings of theirs.")] = []
-    preview: Annotated[bool, Meta(description="The rules too that may still be wrong.")] = False
+    preview: Annotated[bool, Meta(description="Also run rules whose findings may still be wrong.")] = False
     fail_on: Annotated[Severity, Meta(description="The least severe finding that fails a run.")] = "error"
     baseline: Annotated[str | None, Meta(description="A file of findings that are known, beside this one.")] = None
-    report_unused: Annotated[bool, Meta(description="Report suppressions that no finding was of.")] = False
+    report_unused: Annotated[bool, Meta(description="Report suppressions that suppress nothing any more.")] = False
     parameters: Annotated[dict[str, str], Meta(description="Values of the parameters of templates.")] = {}
 
 

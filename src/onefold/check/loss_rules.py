@@ -103,8 +103,7 @@ def few_receives(model: Model) -> Iterator[Finding]:
             rule="LOS003",
             severity="error" if receives.value == 1 else "warning",
             message=f"{queue.name} gives a message up after {receives.value} receive{'s' * (receives.value > 1)}. Lambda"
-            f" receives messages and"
-            " returns them without running the function when it is throttled, and each of that counts.",
+            " also receives messages without running the function, when it is throttled, and each of these receives counts.",
             source=receives.source,
             resource=queue.name,
             property_path=receives.path,
@@ -162,8 +161,7 @@ def _in_time(model: Model, queue: ModelQueue, receives: ResourceSetting[int], mo
         edits += settled(model.document, receives, least)
     return Fix(
         f"Set maxReceiveCount of {queue.name} to {least} and MessageRetentionPeriod to {least * each_s:,} s, shorter than"
-        f" that"
-        " of its dead-letter queue.",
+        " that of its dead-letter queue.",
         "safe",
         edits,
     )
@@ -313,8 +311,8 @@ def durable_longer_than_a_mapping_waits(model: Model) -> Iterator[Finding]:
             rule="LOS012",
             severity="error",
             message=f"{function.name} is a durable function that may take {durable.value:,} s, and {mapping.name} waits"
-            f" for {most:,} s: what takes longer counts as failed, and its messages are received again until they are"
-            " dead.",
+            f" for {most:,} s: what takes longer counts as failed, and its messages are received again until they"
+            " become dead letters.",
             source=durable.source,
             resource=function.name,
             property_path=durable.path,
@@ -341,8 +339,8 @@ def tolerated_items_without_a_manifest(model: Model) -> Iterator[Finding]:
             yield Finding(
                 rule="LOS017",
                 severity="warning",
-                message=f"The map {path[-1]} of {machine.id} goes on when items fail and writes no list of them: which"
-                " ones were left undone is known to nobody.",
+                message=f"The map {path[-1]} of {machine.id} goes on when items fail and writes no list of them:"
+                " nobody knows which ones were left undone.",
                 source=source,
                 resource=machine.id,
                 property_path=".".join(map(str, (*path, tolerated[0]))),

@@ -171,7 +171,7 @@ RULES: Final = (
     CheckRule("BLD005", "schedules in the default group", blind_rules.schedules_share_a_group, preview=True),
     CheckRule("BLD006", "tenant isolation behind a mapping", blind_rules.tenant_behind_a_mapping),
     CheckRule("SUP001", "suppression without a reason, or whose day is over"),  # suppressions.py looks for these two
-    CheckRule("SUP002", "suppression that is of nothing any more (--report-unused)"),
+    CheckRule("SUP002", "suppression that suppresses nothing any more (--report-unused)"),
 )
 
 

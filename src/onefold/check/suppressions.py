@@ -144,13 +144,13 @@ class Suppressions:
                 )
 
     def unused(self, run: Collection[str]) -> Iterator[Finding]:
-        """A finding for each that no finding was of. `run`: the ids of the rules that have looked."""
+        """A finding for each that suppresses nothing any more. `run`: the ids of the rules that have looked."""
         for one in self._all:
             if one not in self._used and one.rule in run and not one.fault(self._today):
                 yield Finding(
                     rule=UNUSED,
                     severity="info",
-                    message=f"The suppression of {one.rule} is of nothing any more.",
+                    message=f"The suppression of {one.rule} suppresses nothing any more.",
                     source=one.source,
                     resource=one.resource,
                     property_path=one.rule,

@@ -62,7 +62,7 @@ def _as_usage() -> Iterator[None]:
 @click.option("--select", multiple=True, metavar="PREFIX", help="Only rules whose id begins with this, such as DUP.")
 @click.option("--extend-select", multiple=True, metavar="PREFIX", help="These rules too.")
 @click.option("--ignore", multiple=True, metavar="PREFIX", help="Not these rules.")
-@click.option("--preview", is_flag=True, help="The rules too that may still be wrong.")
+@click.option("--preview", is_flag=True, help="Also run rules whose findings may still be wrong.")
 @click.option("--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="A template parameter's value.")
 @click.option(
     "--format", "form", type=click.Choice(["full", *formats.FORMATS]), default="full", show_default=True,
@@ -76,7 +76,7 @@ def _as_usage() -> Iterator[None]:
 @click.option(
     "--write-baseline", type=click.Path(path_type=Path), metavar="FILE", help="Write what is found to this file."
 )
-@click.option("--report-unused", is_flag=True, help="Report suppressions that no finding was of.")
+@click.option("--report-unused", is_flag=True, help="Report suppressions that suppress nothing any more.")
 @click.option(
     "--config", type=click.Path(path_type=Path), metavar="FILE",
     help="The configuration; by default the nearest pyproject.toml or .onefold.toml that has one.",
