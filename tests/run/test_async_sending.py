@@ -15,9 +15,11 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.runtime import asynchronous
 
 Order = dict[str, Any]
 TURNS = 1_000
+PATIENCE_S = 20.0
 
 
 class Shop:
@@ -175,3 +177,20 @@ def test_a_task_that_is_cancelled_leaves_a_call_that_ends(shop: Shop) -> None:
 
     asyncio.run(serve())
     assert "o-2" in shop.waiting()
+
+
+def test_a_pause_ends_while_all_threads_have_calls() -> None:
+    threads, over = asynchronous.LoopThreads(), threading.Event()
+
+    async def busy() -> None:
+        calls = [asyncio.ensure_future(threads.run(lambda: over.wait(PATIENCE_S))) for _ in range(20)]
+        await one_turn()
+        await asyncio.wait_for(threads.pause(lambda: None), PATIENCE_S / 2)
+        over.set()
+        assert await asyncio.gather(*calls) == [True] * 20
+
+    try:
+        asyncio.run(busy())
+    finally:
+        over.set()
+        threads.close()

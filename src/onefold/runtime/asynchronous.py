@@ -62,11 +62,12 @@ class LoopThreads:
     """The threads of one runtime, started on demand.
 
     A thread takes call after call from one queue, and gives itself back to the pool when it had none for `_REST_S`. That
-    takes less than half of what the pool and its futures take for each call; the pool ends with the program.
+    takes less than half of what the pool and its futures take for each call; the pool ends with the program. One more
+    thread is for pauses, which must end also while there is always another call.
     """
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="onefold-async")
+        self._pool = ThreadPoolExecutor(_THREADS + 1, thread_name_prefix="onefold-async")
         self._pause: Future[object] | None = None
         self._lock = threading.Lock()
         self._calls: SimpleQueue[_Call] = SimpleQueue()
