@@ -27,7 +27,7 @@ from onefold.record import delivery as outcomes
 from onefold.record.decisions import ProbeAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from onefold.contracts.commit import Verdict
     from onefold.contracts.queue import Delivery
@@ -190,13 +190,17 @@ class KeyOrder:
         self._lock = threading.Lock()
         self._busy: dict[object, WaitingBehind] = {}
 
-    def enter(self, runs: Sequence[Execution], taken: Collection[object] = ()) -> list[Execution]:
+    def enter(
+        self, runs: Sequence[Execution], settled: Iterable[tuple[Execution, Verdict | None]] = ()
+    ) -> list[Execution]:
         """The runs that may start now; the deliveries of the others wait behind the run with their group, key or slot.
 
         Args:
-            taken: slots that a run has just not got: none waits here for one of them, as another process may have it.
+            settled: those after which they enter. Nothing waits here for a slot that one of these has not got, because
+                another process may have it.
         """
         first = []
+        taken = {run.slot for run, _ in settled if run.is_limited}
         with self._lock:
             for run in runs:
                 names: list[object] = [one for one in (_group(run.delivery, run), run.operation) if one is not None]

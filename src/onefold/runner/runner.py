@@ -234,9 +234,8 @@ class Runner:
             try:
                 with self._key_order.order:
                     waiting = [*self._free(settled), *deliveries]
-                    taken = {run.slot for run, _ in settled if run.is_limited}
                     try:
-                        runs = self._key_order.enter(self._open(self._present(waiting)), taken)
+                        runs = self._key_order.enter(self._open(self._present(waiting)), settled)
                     except errors.TransientError:
                         self._drop(waiting)
                         raise
