@@ -12,8 +12,7 @@
 Deliveries come from a source (`settlement.DeliverySource`): a worker's queues, a Lambda event, a queue on a manual clock.
 The loops of the sources call these three methods. Deliveries of one key, and of one FIFO group, are chained: the second
 begins as soon as the first has been settled, instead of waiting for the end of the lease.
-Never here: threads, waiting for messages, policy. Invariant: each delivery that was begun is settled exactly once, or
-left alone because its lease was lost.
+Never here: threads, waiting, policy. Invariant: what was begun is settled exactly once, or left alone, its lease lost.
 """
 
 from __future__ import annotations
