@@ -74,6 +74,18 @@ def test_the_command_line_is_over_the_configuration(here: Path) -> None:
     assert run("template.yaml", "--fail-on", "error").exit_code == 0
 
 
+def test_a_parameter_has_its_default_or_the_value_that_is_given(here: Path) -> None:
+    (here / "template.yaml").write_text(
+        "Parameters: {Hidden: {Type: Number, Default: 30}}\n"
+        "Resources: {Q: {Type: AWS::SQS::Queue, Properties: {VisibilityTimeout: !Ref Hidden}}}\n"
+    )
+    assert rules() == []
+    assert rules("--parameter", "Hidden=50000") == ["CLG003"]
+    (here / ".onefold.toml").write_text('[check]\nparameters = {Hidden = "50000"}\n')
+    assert rules() == ["CLG003"]
+    assert rules("--parameter", "Hidden=60") == []
+
+
 def test_findings_that_the_configuration_calls_right_are_suppressed(here: Path) -> None:
     (here / ".onefold.toml").write_text(
         '[[check.ignore]]\nrule = "DUP002"\nresource = "Document*"\nreason = "bounded to 2 s"\nuntil = 2999-01-01\n'
@@ -220,6 +232,17 @@ def test_markdown_is_a_table_in_which_nothing_of_a_template_is_markup(here: Path
         run(str(CORPUS / "right" / "plain.yaml"), "--format", "markdown").output
         == "**onefold check: nothing found.**\n"
     )
+
+
+def test_markdown_shows_the_first_hundred_findings(here: Path) -> None:
+    queues = "".join(
+        f"  Q{n}: {{Type: AWS::SQS::Queue, Properties: {{VisibilityTimeout: 50000}}}}\n" for n in range(101)
+    )
+    (here / "template.yaml").write_text(f"Resources:\n{queues}")
+    output = run("template.yaml", "--format", "markdown").output
+    assert output.startswith("**onefold check: 101 errors found.**\n")
+    assert sum(line.startswith("| error | CLG003 |") for line in output.splitlines()) == 100
+    assert output.endswith("\n1 more are not shown.\n")
 
 
 def test_every_form_says_what_could_not_be_read(here: Path) -> None:

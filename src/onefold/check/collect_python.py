@@ -43,14 +43,8 @@ PART_BYTES: Final = 4_000_000  # ours: how much source is parsed at once; takes 
 _CONTEXT: Final = re.compile(r"^_*(?:lambda_?|aws_?)?(?:context|ctx)$|^_+$")
 _OF_SQS: Final = frozenset(
     {
-        "body",
-        "messageId",
-        "receiptHandle",
-        "messageAttributes",
-        "message_id",
-        "receipt_handle",
-        "json_body",
-        "message_attributes",
+        *("body", "messageId", "receiptHandle", "messageAttributes"),
+        *("message_id", "receipt_handle", "json_body", "message_attributes"),
     }
 )
 _OF_OTHERS: Final = frozenset(
