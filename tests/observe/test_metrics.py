@@ -76,6 +76,8 @@ def test_a_sink_that_stands_still_holds_up_nobody_and_loses_what_it_is_too_slow_
     for _ in range(10):
         sinks.emit(event("completed"))
     assert stuck.got == []
+    waiting: Any = sinks._waiting[0]
+    assert waiting._woken.qsize() <= 2, "a sink that never goes on takes no more memory with each event"
     assert {one.value for one in meter.samples() if one.metric.name == "onefold.messages.settled"} == {10}
     stuck.go.set()
     sinks.end()

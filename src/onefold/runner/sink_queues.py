@@ -59,7 +59,7 @@ class _Waiting:
     def start_anew(self) -> None:
         """Start with an empty queue in a forked child: what was queued is delivered by the parent's thread."""
         self._events: deque[Event | _Mark] = deque()
-        self._woken: SimpleQueue[bool] = SimpleQueue()  # an item for each put, however many events it has; False: end
+        self._woken: SimpleQueue[bool] = SimpleQueue()  # True: look for events; False: end
         self._thread: dict[str, int] = {}
 
     def put(self, events: Sequence[Event]) -> Sequence[Event]:
@@ -74,7 +74,8 @@ class _Waiting:
 
     def _put(self, some: Sequence[Event | _Mark]) -> None:
         self._events.extend(some)
-        self._woken.put(True)
+        if self._woken.empty():  # otherwise the thread has yet to look, and finds these too
+            self._woken.put(True)
         if not self._thread:
             with suppress(RuntimeError):  # the program is exiting, or cannot start threads: the next event tries again
                 _thread.start_new_thread(self._run, (self._events, self._woken))
