@@ -135,10 +135,18 @@ def test_a_held_message_near_its_end_is_warned_about_and_its_loss_is_said(there:
     (one,) = held.listed(there.session)
     assert (one.message_ids, one.expires_in_ms, one.message_gone) == ((), None, True)
     (warned,) = [one for one in status.status(there.session).warnings if one.code == "held-message-gone"]
-    assert warned.text.startswith("1 operation held whose message has expired or was deleted, pay p-1 first")
+    assert warned.text.startswith(
+        "1 held operation without a message, which has expired or was deleted; the first is pay p-1."
+    )
     settled = held.settle(there.session, "p-1", done=False)
     assert (settled.sent_back, settled.message_gone) == ((), True)
     assert "held-message-gone" not in [one.code for one in status.status(there.session).warnings]
+    there.office.ill.clear()
+    there.world.run()
+    assert there.office.ran == []
+    there.office.pay.send(Order("p-1", customer="c-1"))
+    there.world.run()
+    assert there.office.ran == ["p-1"]
 
 
 def test_at_every_moment_of_settling_a_message_is_left(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,8 +286,8 @@ def _held_gone(session: AdminSession, queue: str | None, parked: list[Record]) -
     return [
         Warning(
             code="held-message-gone",
-            text=f"{counted(len(gone), 'operation')} held whose message has expired or was deleted, {gone[0].job}"
-            f" {gone[0].key} first: settled as not done, nothing of it runs until it is sent again.",
+            text=f"{counted(len(gone), 'held operation')} without a message, which has expired or was deleted; the first is"
+            f" {gone[0].job} {gone[0].key}. Settled as not done, an operation like that runs only if it is sent again.",
             todo="onefold held list",
         )
     ]
