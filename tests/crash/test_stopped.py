@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,20 @@ class Field:
         with closing(sqlite3.connect(self.path)) as connection:
             return connection.execute("SELECT delivery, visible_at_ms, owner FROM onefold_received").fetchall()
 
+    def stop(self, *processes: int) -> None:
+        """Stop processes at a moment when they do not hold the file's lock: whoever writes would wait for them."""
+        for _ in range(100):
+            for process in processes:
+                os.kill(process, signal.SIGSTOP)
+            asked = sqlite3.connect(self.path, timeout=1.0, isolation_level=None)
+            with closing(asked), suppress(sqlite3.OperationalError):
+                asked.execute("BEGIN IMMEDIATE")
+                return
+            for process in processes:
+                os.kill(process, signal.SIGCONT)
+            select.select([], [], [], 0.05)
+        raise AssertionError("whenever they are stopped, they hold the file")
+
     def was_met(self) -> None:
         """Wait until a worker has received another worker's message, and has released it or begun its run."""
         wait_until(lambda: self.is_working() or any(one[0] > 1 and one[2] is None for one in self.received()))
@@ -130,6 +144,11 @@ class Field:
             process.wait(PATIENCE_S)
             for stream in (process.stdout, process.stderr):
                 assert stream is not None
+                if not stream.closed:
+                    os.set_blocking(stream.fileno(), False)  # a child may have it open
+                    with suppress(BlockingIOError):
+                        said = os.read(stream.fileno(), 100_000).decode()  # shown if the test failed
+                        sys.stdout.write(f"{process.args!r:.200}, {process.returncode}: {said}\n")
                 stream.close()
         for one in (self._begun, self._gate):
             os.close(one)
@@ -185,8 +204,7 @@ def test_a_handler_whose_process_was_stopped_goes_on_alone(field: Field, job: st
     key, child = field.begun()
     assert (key, child != first.pid) == ("a", how != "threads")
     stopped = {first.pid} if how == "parent" else {first.pid, child}
-    for process in stopped:
-        os.kill(process, signal.SIGSTOP)
+    field.stop(*stopped)
     second = field.worker("--until-empty")
     field.was_met()
     assert not field.is_working()  # nor has its group gone on
@@ -208,7 +226,7 @@ def test_the_last_receive_of_a_stopped_process_is_not_dead_lettered(field: Field
     field.send(job, "a")
     first = field.worker()
     assert field.begun()[0] == "a"
-    os.killpg(first.pid, signal.SIGSTOP)
+    field.stop(first.pid)
     before = field.received()
     second = field.worker("--queues", queue)
     wait_until(lambda: field.received() != before)
@@ -233,7 +251,7 @@ def test_a_stopped_process_that_is_killed_is_taken_over(field: Field) -> None:
     first = field.worker()
     field.begun()
     wait_until(lambda: first.pid in states())  # it enters the list from a thread of its own
-    os.killpg(first.pid, signal.SIGSTOP)
+    field.stop(first.pid)
     second = field.worker("--until-empty")
     field.was_met()
     why, stuck = field.run(*CLI, "why", APP, "a"), field.run(*CLI, "stuck", APP)
@@ -258,7 +276,7 @@ def test_a_child_whose_parent_was_killed_ends_and_its_run_is_taken_over(field: F
     _, child = field.begun()
     assert child != first.pid
     if how == "is stopped":
-        os.kill(child, signal.SIGSTOP)
+        field.stop(child)
     os.kill(first.pid, signal.SIGKILL)
     wait_until(lambda: has_ended(child))
     second = field.worker("--until-empty")
@@ -272,7 +290,7 @@ def test_a_child_whose_parent_was_killed_ends_and_its_run_is_taken_over(field: F
 def test_a_call_whose_process_was_stopped_goes_on_alone(field: Field) -> None:
     first = field.caller("a")
     assert field.begun() == ("a", first.pid)
-    os.killpg(first.pid, signal.SIGSTOP)
+    field.stop(first.pid)
     field.lease_is_over()
     second = field.caller("a")
     select.select([], [], [], 1.5)  # fifteen checks by the second call, which must not begin
@@ -289,7 +307,7 @@ def test_a_call_whose_process_was_stopped_goes_on_alone(field: Field) -> None:
 def test_a_call_whose_process_is_killed_while_it_is_stopped_is_taken_over(field: Field) -> None:
     first = field.caller("a")
     assert field.begun() == ("a", first.pid)
-    os.killpg(first.pid, signal.SIGSTOP)
+    field.stop(first.pid)
     field.lease_is_over()
     os.killpg(first.pid, signal.SIGKILL)
     first.wait(PATIENCE_S)
