@@ -5,8 +5,9 @@
 
 `why` is the README's story of a crash: its own commands are run, and what `onefold why` prints goes between two marks.
 `history` is docs/assets/history.png, the history page of the local SQS in a browser. `demo` is docs/assets/demo.svg,
-what `onefold demo` prints. `page` is docs/assets/page-*.png, the page of a shop in which a few things went wrong.
-tests/docs/test_pictures.py runs `why` and `demo` again and compares.
+what `onefold demo` prints. `check` is docs/assets/check.svg, what `onefold check` prints for the template in
+docs/check.md. `page` is docs/assets/page-*.png, the page of a shop in which a few things went wrong.
+tests/docs/test_pictures.py runs `why`, `demo` and `check` again and compares.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ README = ROOT / "README.md"
 ASSETS = ROOT / "docs" / "assets"
 WHY = re.compile(r"(?<=<!-- --8<-- \[start:why\] -->\n```text\n).*?(?=```\n<!-- --8<-- \[end:why\] -->)", re.DOTALL)
 DEMO = ["onefold", "demo", "--run", "keys"]
+CHECK = ["onefold", "check", "template.yaml"]
 PAGE_SIZE = (1100, 400)
 PAGE_OF_WEB, PHONE = (1280, 760), (320, 720)
 PAGES = {  # docs/assets/page-NAME.png -> its path
@@ -157,25 +159,51 @@ def write_history() -> None:
             page.picture(ASSETS / "history.png")
 
 
-# -------------------------------------------------------------------------------------------------------------- the demo
+# --------------------------------------------------------------------------------------------- what a command prints
+
+
+def draw(name: str, title: str, command: str, printed: str) -> None:
+    """Draw a terminal with a command and what it printed, colours included."""
+    console = Console(record=True, width=TERMINAL_WIDTH, file=io.StringIO(), color_system="truecolor")
+    console.print(Text(f"$ {command}\n", style="bold"), Text.from_ansi(printed.rstrip("\n")), sep="")
+    own_fonts = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)  # rich's are on a CDN
+    svg = console.export_svg(title=title, code_format=own_fonts)
+    (ASSETS / f"{name}.svg").write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n", encoding="utf-8")
+
+
+def on_a_terminal() -> Mapping[str, str]:
+    """The environment of a command that prints what a terminal would show."""
+    return environment(COLUMNS=str(TERMINAL_WIDTH), FORCE_COLOR="1", TERM="xterm-256color")
 
 
 def demo_now(*more: str) -> str:
-    """What the demo prints on a terminal, with its colours."""
+    """What the demo prints."""
     done = subprocess.run(
-        [*DEMO, *more], env=environment(COLUMNS=str(TERMINAL_WIDTH), FORCE_COLOR="1", TERM="xterm-256color"),
-        text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True,
-    )  # fmt: skip
+        [*DEMO, *more], env=on_a_terminal(), text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
+    )
     return done.stdout
 
 
 def write_demo() -> None:
-    """Run the whole demo of one policy and draw what it printed."""
-    console = Console(record=True, width=TERMINAL_WIDTH, file=io.StringIO(), color_system="truecolor")
-    console.print(Text(f"$ {' '.join(DEMO)}\n", style="bold"), Text.from_ansi(demo_now().rstrip("\n")), sep="")
-    own_fonts = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)  # rich's are on a CDN
-    svg = console.export_svg(title="25,943 real invoices, workers killed at work", code_format=own_fonts)
-    (ASSETS / "demo.svg").write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n", encoding="utf-8")
+    """Run the whole demo of one policy."""
+    draw("demo", "25,943 real invoices, workers killed at work", " ".join(DEMO), demo_now())
+
+
+def check_now(folder: Path) -> str:
+    """What `onefold check` prints for the first template of docs/check.md, written to this folder."""
+    text = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    template = re.findall(r'^```yaml title="template.yaml"\n(.*?)^```', text, re.MULTILINE | re.DOTALL)[0]
+    (folder / "template.yaml").write_text(template, encoding="utf-8")
+    done = subprocess.run(CHECK, cwd=folder, env=on_a_terminal(), text=True, stdout=subprocess.PIPE, check=False)
+    if done.returncode != 1:
+        raise SystemExit(f"{CHECK} ended with {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def write_check() -> None:
+    """Check the template whose numbers AWS has published."""
+    with tempfile.TemporaryDirectory() as folder:
+        draw("check", "A template that AWS wrote about", " ".join(CHECK), check_now(Path(folder)))
 
 
 # ------------------------------------------------------------------------------------------------------------ the page
@@ -254,6 +282,7 @@ MAKERS: Mapping[str, Callable[[], None]] = {
     "why": write_why,
     "history": write_history,
     "demo": write_demo,
+    "check": write_check,
     "page": write_page,
 }
 

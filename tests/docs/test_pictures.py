@@ -23,7 +23,7 @@ def test_the_story_of_a_crash_is_the_one_that_is_printed(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_the_picture_of_the_demo_has_the_lines_of_the_demo() -> None:
-    drawn = " ".join(html.unescape(text) for text in re.findall(r">([^<>]+)</text>", svg("demo"))).replace("\xa0", " ")
+    drawn = " ".join(words(svg("demo")))
     printed = re.sub(r"\x1b\[[0-9;]*m", "", pictures.demo_now("--rows", "50"))
     table = printed.partition("1  The partner")[2].partition("Passed")[0].splitlines()[1:]
     names = [re.match(r"[a-z ]*[a-z]", line) for line in table if line.strip()]
@@ -35,7 +35,15 @@ def test_the_picture_of_the_demo_has_the_lines_of_the_demo() -> None:
         assert re.search(rf"{name} +0 ", drawn)
 
 
-@pytest.mark.parametrize("name", ["delivery", "window", "script", "record", "logo", "demo"])
+@pytest.mark.slow
+def test_the_picture_of_a_check_is_what_it_prints(tmp_path: Path) -> None:
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", pictures.check_now(tmp_path))
+    drawn = "".join(words(svg("check")))
+    assert "".join(printed.split()) in "".join(drawn.split()), "make pictures ARGS=check"
+    assert len(re.findall("error\\[", drawn)) == 3
+
+
+@pytest.mark.parametrize("name", ["delivery", "window", "script", "record", "logo", "demo", "check"])
 def test_a_drawing_takes_nothing_from_elsewhere(name: str) -> None:
     text = svg(name)
     assert re.findall(r"(?:href=|url\()[\"']?(?!#)[^)\"']+", text) == []
@@ -56,6 +64,11 @@ def test_the_table_of_others_names_its_sources() -> None:
     given = dict(re.findall(r"^\[([a-z]-[a-z]+)\]: (https://\S+)$", table, re.MULTILINE))
     assert used == set(given)
     assert {name[0] for name in used} == {"c", "p", "d", "t"}, "a source for each of the four"
+
+
+def words(drawing: str) -> list[str]:
+    """The texts of a drawing, in order."""
+    return [html.unescape(text).replace("\xa0", " ") for text in re.findall(r">([^<>]+)</text>", drawing)]
 
 
 def svg(name: str) -> str:
