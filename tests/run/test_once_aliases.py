@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -58,6 +58,8 @@ def test_what_is_done_under_an_earlier_name_is_not_done_again(store: Store) -> N
     assert statuses(store, "i-2", "charge", "shop.charge") == ["completed", None]
     assert observe.look(new, "i-1").result == "charged i-1"
     assert observe.look(new, "i-3").state == "absent"
+    with pytest.raises(UsageError, match=r"42 is not a key: it is a int\..*Pass the text"):
+        observe.look(new, cast("Any", 42))
     with pytest.raises(ConflictError, match="other arguments"):
         new("i-1", pence=1)
 

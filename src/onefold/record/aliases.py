@@ -16,14 +16,42 @@ Never here: storage. Invariant: given the same records, every process chooses th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
+from onefold import errors
 from onefold.contracts.store import Record, RecordKey, Status
 
-ALIASES_MAX: Final = 10  # ours: each is looked up at every claim
+_ALIASES_MAX: Final = 10  # ours: each is looked up at every claim
 _SAYS_LESS: Final[tuple[Status, ...]] = ("completed", "in_progress", "unknown", "failed", "released")
+
+
+def earlier_names(aliases: Any, name: str, chars_max: int, of: str) -> tuple[str, ...]:
+    """The names that a job or a guarded function had before, after checking what was given as `aliases=`.
+
+    Args:
+        name: its present name. chars_max: how long a name may be. of: what has the names, for an error: "a job".
+
+    Raises:
+        UsageError: not a list of names, more than ten, or a name twice.
+    """
+    if isinstance(aliases, str | bytes) or not hasattr(aliases, "__iter__"):
+        raise errors.UsageError(f"aliases={aliases!r:.80} is not a list of names.", todo="Write aliases=['old_name'].")
+    found: tuple[Any, ...] = tuple(aliases)
+    if len(found) > _ALIASES_MAX:
+        raise errors.UsageError(
+            f"{name} has {len(found)} aliases.", todo=f"Keep at most {_ALIASES_MAX}: each is looked up at every claim."
+        )
+    for alias in found:
+        if not isinstance(alias, str) or not alias or not alias.isprintable() or len(alias) > chars_max:
+            raise errors.UsageError(
+                f"{alias!r:.80} is not a name that {of} can have had.",
+                todo=f"Use 1 to {chars_max} printable characters.",
+            )
+        if alias == name or found.count(alias) > 1:
+            raise errors.UsageError(f"{name} has the alias {alias!r:.140} twice.", todo="Name each earlier name once.")
+    return found
 
 
 def other_names(key: RecordKey, names: Collection[str]) -> list[RecordKey]:

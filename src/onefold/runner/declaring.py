@@ -30,7 +30,7 @@ from onefold.options import (
     check_option,
     check_whole,
 )
-from onefold.record.aliases import ALIASES_MAX
+from onefold.record.aliases import earlier_names
 from onefold.record.delivery import AfterFailure, Backoff, Effect, Executor, Policy
 from onefold.record.keys import KeyFunction, KeyRule, is_volatile, key_rule, takes
 from onefold.record.rate import CONCURRENCY_MAX, Limit, parse_rate
@@ -241,21 +241,8 @@ def _check_alias(name: str, registry: Registry, what: str) -> None:
 
 def _free_aliases(aliases: Any, name: str, registry: Registry) -> tuple[str, ...]:
     """The earlier names of a job to be declared, after checking that they are valid and not taken."""
-    if isinstance(aliases, str | bytes) or not hasattr(aliases, "__iter__"):
-        raise errors.UsageError(f"aliases={aliases!r:.80} is not a list of names.", todo="Write aliases=['old_name'].")
-    found: tuple[Any, ...] = tuple(aliases)
-    if len(found) > ALIASES_MAX:
-        raise errors.UsageError(
-            f"{name} has {len(found)} aliases.", todo=f"Keep at most {ALIASES_MAX}: each is looked up at every claim."
-        )
+    found = earlier_names(aliases, name, JOB_NAME_CHARS_MAX, "a job")
     for alias in found:
-        if not isinstance(alias, str) or not alias or not alias.isprintable() or len(alias) > JOB_NAME_CHARS_MAX:
-            raise errors.UsageError(
-                f"{alias!r:.80} is not a name that a job can have had.",
-                todo=f"Use 1 to {JOB_NAME_CHARS_MAX} printable characters.",
-            )
-        if alias == name or found.count(alias) > 1:
-            raise errors.UsageError(f"{name} has the alias {alias!r:.140} twice.", todo="Name each earlier name once.")
         if alias in registry.jobs:
             raise errors.ConflictError(
                 f"The alias {alias!r:.140} of {name} is the name of another job.",

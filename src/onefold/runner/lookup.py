@@ -77,11 +77,12 @@ class JobView(Generic[R]):
 
 def look(runtime: Runtime, job: JobView[R], key: str, tenant: str) -> Known[R]:
     """As `Job.look`."""
-    return _look(runtime, job, _recorded(runtime, job, RecordKey(tenant, job.name, key)))
+    named = RecordKey(tenant, job.name, key)
+    return _look(runtime, job, _recorded(runtime.engine.store, job, named, runtime.steady.now_ms()))
 
 
-def _recorded(runtime: Runtime, job: JobView[Any], key: RecordKey) -> RecordKey:
-    """The key of an operation's record, under whichever name of the job it is.
+def _recorded(store: Store, job: JobView[Any], key: RecordKey, now_ms: int) -> RecordKey:
+    """The key of an operation's record, under whichever name of the job, or of the function, it is.
 
     Raises:
         UsageError: the key is not a text.
@@ -90,11 +91,13 @@ def _recorded(runtime: Runtime, job: JobView[Any], key: RecordKey) -> RecordKey:
         raise errors.UsageError(
             f"{key.key!r:.80} is not a key: it is a {type(key.key).__name__}.",
             meaning=f"An operation of {job.name} is named by its key, a text, and not by its payload.",
-            todo="Its key is in the receipt of its send: job.send(payload).key",
+            todo="Its key is in the receipt of its send: job.send(payload).key"
+            if job.queue
+            else "Pass the text that the key rule of the function makes of its arguments.",
         )
     if not job.aliases:
         return key
-    return chosen(key, runtime.engine.store.read([key, *other_names(key, job.names)], runtime.steady.now_ms()))
+    return chosen(key, store.read([key, *other_names(key, job.names)], now_ms))
 
 
 def _look(runtime: Runtime, job: JobView[R], key: RecordKey) -> Known[R]:
@@ -111,7 +114,7 @@ def _look(runtime: Runtime, job: JobView[R], key: RecordKey) -> Known[R]:
 
 def look_at_call(store: Store, job: JobView[R], key: RecordKey, now_ms: int) -> Known[R]:
     """Like `look`, for a guarded function: `job` reads what its calls return."""
-    (record,) = store.read([key], now_ms)
+    (record,) = store.read([_recorded(store, job, key, now_ms)], now_ms)
     return Known(job=job.name, key=key.key, state="absent") if record is None else _known(job, record, key)
 
 
@@ -152,7 +155,8 @@ def _is_of(job: JobView[Any], message: Peeked) -> bool:
 
 def cancel(runtime: Runtime, job: JobView[Any], key: str, tenant: str) -> bool:
     """As `Job.cancel`."""
-    record_key = _recorded(runtime, job, RecordKey(tenant, job.name, key))
+    named = RecordKey(tenant, job.name, key)
+    record_key = _recorded(runtime.engine.store, job, named, runtime.steady.now_ms())
     if runtime.engine.commit is None:
         raise errors.UsageError(
             f"{job.name}.cancel({key!r}) cannot be done on this engine.",

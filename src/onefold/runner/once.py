@@ -1,18 +1,16 @@
 """The guard alone, on any function, in any framework: `@onefold.once(key=..., store=...)`, sync and async.
 
-The rules for claim, lease, fence, fingerprint and unknown outcome are those of a job, without queue or worker: a call
-is the delivery. A second call with the same key returns the stored result; while the first is still running, it waits
-or is refused; an exception releases the key and is raised to the caller. After `crashes` calls that died, a key is held
-for a person.
-Never here: the outcome of a call (`guarded.py`), retries between calls. Invariant: a result is returned only after its
-record was written.
+A call is the delivery: the rules for claim, lease, fence, fingerprint and unknown outcome are those of a job. A second
+call with the same key returns the stored result; while the first is still running, it waits or is refused. An exception
+releases the key and is raised to the caller. After `crashes` calls that died, a key is held for a person.
+Never here: the outcome of a call (`guarded.py`), what may be a name (`runtime/names.py`), retries between calls.
+Invariant: a result is returned only after its record was written.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from itertools import starmap
 from typing import Any, Final, Literal, ParamSpec, TypeVar, overload
@@ -26,9 +24,8 @@ from onefold.entropy import SystemEntropy
 from onefold.interrupts import is_of_a_signal
 from onefold.options import checked_options
 from onefold.outside import Clock, Entropy
-from onefold.record.aliases import ALIASES_MAX
+from onefold.record.aliases import earlier_names
 from onefold.record.keys import KeyFunction
-from onefold.runner.aliases import NamedRecord
 from onefold.runner.execution import Execution
 from onefold.runner.guarded import Begun, GuardedFunction, inside
 from onefold.runner.handlers import Found
@@ -36,17 +33,12 @@ from onefold.runner.hooks import Hooks, checked_hooks
 from onefold.runner.lookup import JobView, Known, look_at_call
 from onefold.runner.sink_queues import QueuedSinks
 from onefold.runtime.events import Sink, checked_sinks
-from onefold.runtime.names import declare
+from onefold.runtime.names import OPERATION_NAME_CHARS_MAX, declare, operation_name
 
 A = ParamSpec("A")
 R = TypeVar("R")
 
 _GUARD: Final = "__onefold_guard__"  # attribute of a decorated function
-_NAME_CHARS_MAX: Final = 512
-_NOT_NAMES: Final = (
-    "__main__",
-    "__mp_main__",
-)  # module names of the script that was started; the second one in a spawned child process
 
 
 @checked_options
@@ -111,13 +103,14 @@ def once(
     """
 
     def decorate(function: Callable[A, R]) -> Callable[A, R]:
-        named = _named(name, function, store)
+        _check(function, name, store)
+        named = operation_name(name, function)
         guard = GuardedFunction(
             function,
             key=key,
             store=store,
             name=named,
-            aliases=_earlier(aliases, named),
+            aliases=earlier_names(aliases, named, OPERATION_NAME_CHARS_MAX, "an operation"),
             tenant=tenant,
             ignore=ignore,
             keep_ms=duration.to_ms(keep, "keep", least_ms=1),
@@ -201,8 +194,8 @@ def look(function: Callable[..., Any], key: str, *, tenant: str = "") -> Known[A
         key: the call's key, as its key rule makes it. tenant: its scope, where the function has tenants.
 
     Raises:
-        UsageError: not a guarded function. PayloadError: the stored result is not of the type that the function
-            returns.
+        UsageError: not a guarded function, or a key that is not text.
+        PayloadError: the stored result is not of the type that the function returns.
         TransientError: the store cannot be read now.
     """
     guard: GuardedFunction | None = getattr(function, _GUARD, None)
@@ -211,11 +204,9 @@ def look(function: Callable[..., Any], key: str, *, tenant: str = "") -> Known[A
             f"look was given {function!r:.120}, which is not guarded by onefold.once.",
             todo="Pass the decorated function; for a job, call job.look(key).",
         )
-    viewed: JobView[Any] = JobView(name=guard.name, aliases=(), queue="", payload=guard.job.rules.payload, tenant=None)
-    record, now_ms = RecordKey(tenant, guard.name, key), guard.clock.now_ms()
-    if len(guard.names) > 1:
-        record = NamedRecord(guard.store, record, guard.names, now_ms).key
-    return look_at_call(guard.store, viewed, record, now_ms)
+    payload, earlier = guard.job.rules.payload, guard.names[1:]
+    viewed: JobView[Any] = JobView(name=guard.name, aliases=earlier, queue="", payload=payload, tenant=None)
+    return look_at_call(guard.store, viewed, RecordKey(tenant, guard.name, key), guard.clock.now_ms())
 
 
 @overload
@@ -229,12 +220,12 @@ async def alook(function: Callable[..., Any], key: str, *, tenant: str = "") -> 
     return await once_async.in_thread(lambda: look(function, key, tenant=tenant))
 
 
-def _named(name: Any, function: Any, store: object) -> str:
-    """The name of an operation, after checking function, store and name.
+def _check(function: Any, name: object, store: object) -> None:
+    """Refuse what cannot be guarded, and what is not a store.
 
     Raises:
-        UsageError: a class, or not a function; a generator function, which a call does not run yet; a URL instead of a
-            store; a name that is not text, or has unprintable characters.
+        UsageError: a class, or not a function; a generator function, whose call does not run it yet; a URL instead of a
+            store.
     """
     if not callable(function) or isinstance(function, type):
         kind = "a class" if isinstance(function, type) else "not a function"
@@ -257,69 +248,3 @@ def _named(name: Any, function: Any, store: object) -> str:
             f"store={store!r:.80} is not a store.",
             todo="Write store=onefold.store(URL), for example onefold.store('sqlite:///records.db').",
         )
-    if name is None:
-        return _name_of(function)
-    if isinstance(name, str) and name.isprintable() and len(name) <= _NAME_CHARS_MAX:
-        return name
-    raise errors.UsageError(
-        f"name={name!r:.80} cannot name an operation.", todo=f"Use at most {_NAME_CHARS_MAX} printable characters."
-    )
-
-
-def _earlier(aliases: Any, name: str) -> tuple[str, ...]:
-    """The earlier names of an operation.
-
-    Raises:
-        UsageError: not a list of names, more than ten, or a name twice.
-    """
-    if isinstance(aliases, str | bytes) or not hasattr(aliases, "__iter__"):
-        raise errors.UsageError(f"aliases={aliases!r:.80} is not a list of names.", todo="Write aliases=['old_name'].")
-    found: tuple[Any, ...] = tuple(aliases)
-    if len(found) > ALIASES_MAX:
-        raise errors.UsageError(
-            f"{name} has {len(found)} aliases.", todo=f"Keep at most {ALIASES_MAX}: each is looked up at every call."
-        )
-    for one in found:
-        if not isinstance(one, str) or not one or not one.isprintable() or len(one) > _NAME_CHARS_MAX:
-            raise errors.UsageError(
-                f"{one!r:.80} is not a name that an operation can have had.",
-                todo=f"Use 1 to {_NAME_CHARS_MAX} printable characters.",
-            )
-        if one == name or found.count(one) > 1:
-            raise errors.UsageError(f"{name} has the alias {one!r:.140} twice.", todo="Name each earlier name once.")
-    return found
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    """The default name of an operation: the function's module and qualified name.
-
-    It is part of every key, so it must be the same in each process that calls the function, and unique to the function.
-
-    Raises:
-        UsageError: it would not be both: a function of the script that was started, a lambda, a partial, a callable
-            object.
-    """
-    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if module is None or qualname is None or "<lambda>" in qualname:
-        raise errors.UsageError(
-            f"@onefold.once cannot name {function!r:.120}.",
-            meaning="The name is part of every key, and a lambda, a functools.partial or an object has none of its own.",
-            todo='Give it one: @onefold.once(name="...", ...).',
-        )
-    if module in _NOT_NAMES:
-        proposed = ".".join(filter(None, (_script(function), qualname)))
-        raise errors.UsageError(
-            f"@onefold.once needs name= for {qualname}: it is in the script that was started, whose module is {module}.",
-            meaning=f"Every script has that name: another one's {qualname} would be answered from the records of this one,"
-            " and imported under its own name this one would run again.",
-            todo=f'Write @onefold.once(name="{proposed}", ...). To keep records that an earlier version of onefold made'
-            f' here, write name="__main__.{qualname}".',
-        )
-    return f"{module}.{qualname}"
-
-
-def _script(function: Callable[..., Any]) -> str:
-    """The name under which the started script would be imported; empty for a notebook or a prompt."""
-    space = getattr(function, "__globals__", {})
-    spec, file = space.get("__spec__"), space.get("__file__")
-    return spec.name if spec is not None else os.path.splitext(os.path.basename(file))[0] if file else ""

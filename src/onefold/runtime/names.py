@@ -4,10 +4,11 @@ A record's key contains the name of its job but not that of its app, so two apps
 would answer each other's duplicates. Therefore each name is taken once per store, by the app that uses it first: it
 becomes a value in State under `operation/<name>`, which each process reads once, before its first claim. Guarded calls
 with the same name in several programs are one operation on purpose; a job and a guarded function with the same name are
-not. Two functions with the same name in one program are usually a copied decorator: the second would be answered with
-the results of the first, so it is refused when it is decorated (`declare`).
+not. A guarded function is named by its module and qualified name unless it is given a name (`operation_name`). Two
+functions with the same name in one program are usually a copied decorator: the second would be answered with the
+results of the first, so it is refused when it is decorated (`declare`).
 
-With a name, the key rule of its job is remembered, so that a release which changes it is told.
+With a name, the key rule of its job is remembered, so that a release that changes the rule can be warned.
 Where the role has no access to State, names are not checked. Never here: records.
 Invariant: two apps never claim operations under one name, unless a person has given it to both.
 """
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import State, Store
 
 PREFIX: Final = "operation/"
+OPERATION_NAME_CHARS_MAX: Final = 512
+_STARTED: Final = ("__main__", "__mp_main__")
+"""Module names of the script that was started; the second one in a spawned child process."""
 
 
 class Taken(Struct, frozen=True, kw_only=True):
@@ -143,6 +147,48 @@ def _check(found: Mapping[str, Versioned | None], app: str | None) -> None:
 
 
 # -- guarded functions of this process ---------------------------------------------------------------------------------
+
+
+def operation_name(name: Any, function: Callable[..., Any]) -> str:
+    """The name of a guarded function's calls: `name` if it is given, otherwise the function's module and qualified name.
+
+    It is part of every key, so it must be the same in each process that calls the function, and unique to the function.
+
+    Raises:
+        UsageError: a name that is not text, has unprintable characters or is too long; no name for a function of the
+            script that was started, a lambda, a partial or a callable object.
+    """
+    if isinstance(name, str) and name.isprintable() and len(name) <= OPERATION_NAME_CHARS_MAX:
+        return name
+    if name is not None:
+        raise errors.UsageError(
+            f"name={name!r:.80} cannot name an operation.",
+            todo=f"Use at most {OPERATION_NAME_CHARS_MAX} printable characters.",
+        )
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module is None or qualname is None or "<lambda>" in qualname:
+        raise errors.UsageError(
+            f"@onefold.once cannot name {function!r:.120}.",
+            meaning="The name is part of every key, and a lambda, a functools.partial or an object has none of its own.",
+            todo='Give it one: @onefold.once(name="...", ...).',
+        )
+    if module in _STARTED:
+        proposed = ".".join(filter(None, (_script_name(function), qualname)))
+        raise errors.UsageError(
+            f"@onefold.once needs name= for {qualname}: it is in the script that was started, whose module is {module}.",
+            meaning=f"Every script has that name: another one's {qualname} would be answered from the records of this one,"
+            " and imported under its own name this one would run again.",
+            todo=f'Write @onefold.once(name="{proposed}", ...). To keep records that an earlier version of onefold made'
+            f' here, write name="__main__.{qualname}".',
+        )
+    return f"{module}.{qualname}"
+
+
+def _script_name(function: Callable[..., Any]) -> str:
+    """The name under which the started script would be imported; empty for a notebook or a prompt."""
+    space = getattr(function, "__globals__", {})
+    spec, file = space.get("__spec__"), space.get("__file__")
+    return spec.name if spec is not None else os.path.splitext(os.path.basename(file))[0] if file else ""
 
 
 class _Declared:
