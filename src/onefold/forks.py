@@ -99,6 +99,23 @@ def generation() -> int:
     return _here.forks
 
 
+def check_not_forked(born: int, what: str) -> None:
+    """Refuse to use an object in a forked child that its parent process made.
+
+    Args:
+        born: the `generation` in which it was made. what: what it is, in a word.
+
+    Raises:
+        UsageError: the process was forked since.
+    """
+    if _here.forks != born:
+        raise errors.UsageError(
+            f"This {what} was made before its process was forked.",
+            meaning="Its owner id, connections and threads are the parent's.",
+            todo=f"Make the {what} in the process that runs it.",
+        )
+
+
 def opening() -> threading.RLock:
     """The lock that is held while a connection is opened and registered with its owner."""
     return _here.opening

@@ -334,6 +334,53 @@ def test_the_grace_time_bounds_a_drain(app: onefold.App) -> None:
     assert (report.code, report.left) == (3, ("ship o-0",))
 
 
+def test_a_later_drain_can_only_shorten_the_grace_time(app: onefold.App) -> None:
+    queue, clock = app.queue("orders"), ManualClock()
+    app._runtime.clock = clock
+    begun, release = threading.Event(), threading.Event()
+
+    @app.job(queue, key="{id}")
+    def ship(order: Order) -> None:
+        begun.set()
+        release.wait(PATIENCE_S)
+
+    ship.send(Order("o-0"))
+    shop = Workshop(app, WorkerSettings(threads=1, grace_ms=600_000))
+    shop.start()
+    assert begun.wait(PATIENCE_S)
+    since_ms = clock.monotonic_ms()
+    shop.worker.drain()
+    shop.told.wait_for("worker-draining")
+    shop.worker.drain(5_000)  # as when the thread that extends the leases has ended
+    shop.worker.drain()
+    while shop.report is None and not shop.told.of("worker-stopped"):
+        clock.advance(1_000)
+    report = shop.end()
+    release.set()
+    assert (report.code, report.left) == (3, ("ship o-0",))
+    assert clock.monotonic_ms() - since_ms < 600_000
+
+
+def test_a_drain_that_comes_while_the_worker_looks_whether_all_is_done_is_not_forgotten(app: onefold.App) -> None:
+    queue, ran = app.queue("orders"), list[str]()
+
+    @app.job(queue, key="{id}")
+    def ship(order: Order) -> None:
+        ran.append(order.id)
+
+    shop = Workshop(app, WorkerSettings(until_empty=True))
+
+    def check(*, turns: bool = True) -> bool:
+        shop.worker.drain()  # a signal arrives now
+        ship.send(Order("o-0"))  # and closing a run has sent the jobs that wait for it
+        return True
+
+    shop.runner.closer.check = check
+    shop.start()
+    assert shop.end().code == 0
+    assert ran == []
+
+
 def test_a_handler_that_hangs_in_its_transaction_does_not_keep_its_worker(app: onefold.App) -> None:
     queue = app.queue("orders")
     begun, release = threading.Event(), threading.Event()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import QueueReceiver
     from onefold.options import WorkerSettings
     from onefold.outside import Clock, Waiter
-    from onefold.runner.execution import Execution, Lane
+    from onefold.runner.execution import Execution, Lane, Unit
     from onefold.runner.executors import Executors
     from onefold.runner.handlers import Job
     from onefold.runner.runner import Runner
@@ -196,15 +196,19 @@ class Poller:
             feed.buffer.clear()
         return buffered
 
-    def pause(self, waiter: Waiter, at_most_ms: int, wanted: Callable[[Feed], int]) -> None:
-        """Wait until woken, until a feed with room is due, or for `at_most_ms`; when woken, all feeds are due."""
+    def pause(self, waiter: Waiter, at_most_ms: int, wanted: Callable[[Feed], int] | None = None) -> None:
+        """Wait until woken, until a feed with room is due, or for `at_most_ms`; when woken, all feeds are due.
+
+        Args:
+            wanted: as for `refill`; None: nothing is to be received.
+        """
         now_ms = self._clock.monotonic_ms()
         gathers_ms = min(feed.gathers_until_ms for feed in self.feeds.values()) - now_ms
         if gathers_ms > 0 and not len(self._in_flight):  # no run can end meanwhile, and no sender needs to wake us
             self._clock.wait(self._never, min(gathers_ms, at_most_ms))
             return
         for feed in self.feeds.values():
-            if 2 * len(feed.buffer) < wanted(feed):
+            if wanted is not None and 2 * len(feed.buffer) < wanted(feed):
                 due_at_ms = max(feed.due_at_ms, feed.gathers_until_ms)
                 at_most_ms = min(at_most_ms, max(due_at_ms - now_ms, 0))
         if self._clock.wait(waiter, at_most_ms):
@@ -237,13 +241,23 @@ class Poller:
             self._blocked = received, now_ms
         return now_ms - self._blocked[1] >= _BLOCKED_MS
 
+    def performed(self, units: Iterable[Unit]) -> None:
+        """Note which units have been performed, and how long they took."""
+        for unit in units:
+            feed = self.feeds[unit.runs[0].delivery.queue]
+            feed.took(len(unit.runs), sum(run.took_ms for run in unit.runs))
+            feed.due_at_ms = 0  # on a FIFO queue the next message of the group can be received now
+
     def stop(self, *, give_back: bool = True) -> None:
         """Stop the polls that wait on a server. `give_back`: also return what has arrived to its queue."""
         for poll in self._polls:
             poll.stop(give_back=give_back)
 
-    def end(self) -> None:
-        """Wait briefly until the receives in progress have ended and returned their messages."""
+    def end(self, *, give_back: bool) -> None:
+        """Like `stop`; with `give_back`, wait briefly until receives in progress have returned their messages too."""
+        self.stop(give_back=give_back)
+        if not give_back:
+            return
         until_ms = self._clock.monotonic_ms() + _RECEIVES_MS
         for poll in self._polls:
             poll.end(until_ms)

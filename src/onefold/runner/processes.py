@@ -16,9 +16,11 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -34,7 +36,9 @@ from onefold.runner.runner import Runner
 if TYPE_CHECKING:
     from onefold.outside import Clock
     from onefold.runner.execution import Report
+    from onefold.runner.handlers import Job
 
+CHILDREN_OF_JOBS: Final = 2  # if jobs ask for child processes and the worker was started without any
 _START_TRIES = 4  # a child that ends before it is ready is started again after 1, 2 and 4 s; then the worker ends
 _START_PAUSE_MS = 1_000
 _LEAVE_MS = 2_000  # how long an idle child may take to call what was registered with `atexit`
@@ -277,6 +281,15 @@ class Slot:
             meaning="Its own output above shows why.",
             todo="Check that the app can be imported in a new Python process, and that the system has memory left.",
         )
+
+
+def children_for(
+    jobs: Iterable[Job[Any, Any]], count: int, spawn: Spawn | None, runner: Runner
+) -> Callable[[Report], Children] | None:
+    """What makes the lane of a worker that was started with `count` child processes; None if it needs no lane."""
+    if count == 0 and any(job.executor == "process" for job in jobs):
+        count = CHILDREN_OF_JOBS
+    return partial(Children, count, spawn, runner, runner.clock) if count else None
 
 
 class Children:

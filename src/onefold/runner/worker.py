@@ -7,10 +7,6 @@ A turn of the control loop:
     refill the buffers of the queues whose turn it is
     otherwise wait: for a performed run, for a sender in any process, or for the next poll
 
-Runs of repeatable and transactional jobs go to a thread as groups, which that thread also finishes.
-To end the worker, `drain` returns deliveries that were not begun to their queues, last first, and finishes running
-ones, for at most the grace time; `stop_now` leaves running work to the worker that takes it over. Both only set a flag
-and wake the loop, so a signal handler may call them.
 Never here: decisions about a delivery, storage, signals. Invariant: every delivery that was received is begun,
 returned, or left to its lease by a worker that names it in its report.
 """
@@ -22,14 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
-from onefold import (  # noqa: F401 - errors in a payload are named even when no descriptor is left to load their module
-    errors,
-    forks,
-    payload_defaults,
-    payload_errors,
-)
+from onefold import errors, forks
 from onefold.interrupts import ignored, let_through
 from onefold.options import WorkerSettings
 from onefold.runner.context import watch_pools
@@ -39,7 +28,7 @@ from onefold.runner.handlers import Job
 from onefold.runner.heartbeat import Beside
 from onefold.runner.hooks import HookSet
 from onefold.runner.poll import Allotment, Poller
-from onefold.runner.processes import Children, Spawn
+from onefold.runner.processes import Spawn, children_for
 from onefold.runner.runner import Runner
 from onefold.runner.worker_numbers import ExitReport, Numbers, WorkerSnapshot
 
@@ -48,7 +37,6 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import QueueReceiver
     from onefold.record.delivery import Detail
 
-CHILDREN_OF_JOBS = 2  # if jobs ask for child processes and the worker was started without any
 _PAUSE_MS_MAX = 1_000  # the loop checks its flags at least this often, in case a wake-up is missed
 _LAST_MS = 1_500  # after the grace time, to record what was done by then: another process may hold the file
 
@@ -57,10 +45,9 @@ class Worker:
     """One worker process.
 
     Args:
-        runner: begins and finishes runs. queues: those to receive from. jobs: all jobs whose messages may come from
-            them.
+        runner: begins and finishes runs. queues: to receive from. jobs: all those whose messages they may have.
         waiter: woken by senders in any process and by its `wake`, which must be safe to call from a signal handler.
-        maintain: the engine's upkeep, called every 500 ms. ended: called when the work ends. hurry: as `Engine.hurry`.
+        hurry: as `Engine.hurry`. maintain: the engine's upkeep, called every 500 ms. ended: called when the work ends.
         spawn: starts child processes. hooks: started and stopped with the worker.
         mark: as for `Heartbeat`.
         about: further detail for the event of its start, besides its queues.
@@ -76,16 +63,16 @@ class Worker:
         queues: Sequence[QueueReceiver],
         jobs: Sequence[Job[Any, Any]],
         waiter: WakeableWaiter,
+        hurry: Callable[[int | None], None],
         maintain: Callable[[], object] | None = None,
         ended: Callable[[], object] | None = None,
-        hurry: Callable[[int | None], None] | None = None,
         settings: WorkerSettings = WorkerSettings(),  # noqa: B008 - frozen
         spawn: Spawn | None = None,
         hooks: HookSet | None = None,
         mark: RenewalMark | None = None,
         about: Detail = {},  # noqa: B006 - read only
     ) -> None:
-        self._hooks = hooks
+        self._hooks = hooks or HookSet()
         settings.check([queue.name for queue in queues])
         watch_pools(load=True)
         self._generation = forks.generation()
@@ -99,47 +86,42 @@ class Worker:
             queues, settings.weights, visible_ms=settings.lease_ms, in_flight=self._in_flight, clock=self._clock
         )
         self._is_empty = partial(self._poller.is_empty, runner, wait_for_delayed=settings.wait_for_delayed)
-        only_some = settings.processes == 0 and any(job.executor == "process" for job in jobs)
-        count = CHILDREN_OF_JOBS if only_some else settings.processes
-        children = partial(Children, count, spawn, runner, self._clock)
         self._executors = executors = Executors(
             runner, jobs, threads=settings.threads, tasks=settings.tasks, woken=self._woken,
-            children=children if count else None,
-            otherwise="thread" if only_some else "process",
+            children=children_for(jobs, settings.processes, spawn, runner),
+            otherwise="process" if settings.processes else "thread",
         )  # fmt: skip
         self._allotment = Allotment(self._poller, executors, jobs, settings)
-        self._numbers = Numbers(self._in_flight, self._clock)
+        self._outage = runner.reports.outage()
+        self._numbers = Numbers(self._in_flight, self._outage, self._clock)
         self.draining = self._stopping = self._gave_back = self._idle = False  # draining: it was asked to end
         self._grace_end_ms: int | None = None
         self._calm_until_ms = 0
-        self._outage = runner.reports.outage()
         self._beside = Beside(runner, executors, settings.lease_ms, maintain, self.drain, mark)
 
     def drain(self, at_most_ms: int | None = None) -> None:
-        """Stop receiving, return what was not begun, finish running work within the grace time; then `run` returns."""
+        """Stop receiving, return what was not begun, finish running work within the grace time; then `run` returns.
+
+        From any thread or signal handler. A later call can only shorten the time: to `at_most_ms` from then.
+        """
+        left_ms = self._grace_ms if at_most_ms is None else min(at_most_ms, self._grace_ms)
+        end_ms = self._clock.monotonic_ms() + left_ms
+        if self._grace_end_ms is None or end_ms < self._grace_end_ms:
+            self._grace_end_ms = end_ms
+            self._runner.settler.last_try_ms = end_ms + _LAST_MS
+            self._hurry(left_ms + _LAST_MS)  # no call of the engine waits for others much longer
         self.draining = True
-        if self._grace_end_ms is None:
-            self._end_within(self._grace_ms if at_most_ms is None else min(at_most_ms, self._grace_ms))
         with suppress(OSError):  # the worker has ended, and its waiter is closed
             self._waiter.wake()
 
     def stop_now(self) -> None:
-        """Let `run` return at once and leave running work. From any thread or signal handler."""
+        """Let `run` return at once; leave running work to the worker that takes it over. As `drain`, from anywhere."""
         self._stopping = True
-        self._end_within(0)
-        self.drain()
-
-    def _end_within(self, left_ms: int) -> None:
-        """End the grace time in `left_ms`, and let no call wait for others much longer than that."""
-        self._grace_end_ms = self._clock.monotonic_ms() + left_ms
-        self._runner.settler.last_try_ms = self._grace_end_ms + _LAST_MS
-        if self._hurry is not None:
-            self._hurry(left_ms + _LAST_MS)
+        self.drain(0)
 
     def snapshot(self) -> WorkerSnapshot:
         """The present numbers of the worker. From any thread."""
-        found = self._numbers.snapshot(len(self._executors.running), self._runner.reports.sink_failures)
-        return replace(found, engine_failing_ms=self._outage.age_ms(), engine_failure=self._outage.code)
+        return self._numbers.snapshot(len(self._executors.running), self._runner.reports.sink_failures)
 
     def run(self) -> ExitReport:
         """Work in the calling thread until asked to end. Call it only once.
@@ -150,15 +132,9 @@ class Worker:
             InvariantBroken: a defect of onefold.
             OnefoldError: a background thread of the worker could not go on, and the worker has drained.
         """
-        if forks.generation() != self._generation:
-            raise errors.UsageError(
-                "This worker was made before its process was forked.",
-                meaning="Its owner id, connections and threads are the parent's.",
-                todo="Make the worker in the process that runs it.",
-            )
+        forks.check_not_forked(self._generation, "worker")
         reports, executors = self._runner.reports, self._executors
-        if self._hooks is not None:
-            self._hooks.start("worker")
+        self._hooks.start("worker")
         reports.of_process("worker-started", {"queues": ", ".join(self._poller.feeds), **self._about})
         in_good_order = False
         try:
@@ -173,19 +149,16 @@ class Worker:
         finally:
             executors.end(wait=in_good_order)
             self._beside.end(wait=in_good_order)
-            self._poller.stop(give_back=in_good_order)
-            if in_good_order:
-                self._poller.end()
+            self._poller.end(give_back=in_good_order)
             if self._ended is not None:
                 self._ended()
             left = tuple(f"{run.job.name} {run.facts.key.key if run.facts.key else ''}" for run in executors.running)
             with ignored(errors.OnefoldError):  # an engine that fails here must not hide the first error
                 reports.of_process("worker-stopped", {"left": len(left)})
-            if self._hooks is not None and in_good_order:
+            if in_good_order:
                 self._hooks.stop("worker")
             reports.end_sinks()
-            if self._hurry is not None:
-                self._hurry(None)  # the program may go on without this worker
+            self._hurry(None)  # the program may go on without this worker
         if self._beside.fault is not None:
             raise self._beside.fault
         return ExitReport(code=3 if left else 0, left=left, counts=self.snapshot(), not_taken=self._poller.not_taken)
@@ -206,10 +179,10 @@ class Worker:
                 received = self._poller.refill(self._allotment.wanted)
                 busy = busy or bool(batch) or received > 0
                 if self._settings.until_empty and not busy and self._is_empty():
-                    # Closing a run may send the jobs that wait for it: here, or meanwhile in this process's
-                    # maintenance.
+                    # Closing a run may send the jobs that wait for it, here or in this process's maintenance.
                     closed = self._runner.closer.check(turns=False)
-                    self.draining = not closed and self._is_empty()
+                    if not closed and self._is_empty():
+                        self.drain()
                     busy = True
                 if not self._poller.is_failing:
                     self._outage.answered()
@@ -225,10 +198,7 @@ class Worker:
         if not self._executors.done:
             return False
         performed = self._executors.collect()
-        for unit in performed.units:
-            feed = self._poller.feeds[unit.runs[0].delivery.queue]
-            feed.took(len(unit.runs), sum(run.took_ms for run in unit.runs))
-            feed.due_at_ms = 0  # on a FIFO queue the next message of the group can be received now
+        self._poller.performed(performed.units)
         if performed.runs:
             performed.ready.extend(self._runner.finish(performed.runs))
         for _, error in performed.failed:
@@ -249,14 +219,12 @@ class Worker:
         now_ms = self._clock.monotonic_ms()
         self._idle = True  # from here on a report wakes the loop; earlier reports are read on the next line
         if not self._executors.done:
+            if self._grace_end_ms is not None and now_ms >= self._grace_end_ms:
+                self._stopping = True
             if self.draining:
-                if self._grace_end_ms is None:
-                    self._end_within(self._grace_ms)
-                elif now_ms >= self._grace_end_ms:
-                    self._stopping = True
-                self._poller.pause(self._waiter, _PAUSE_MS_MAX, lambda _: 0)
+                self._poller.pause(self._waiter, _PAUSE_MS_MAX)
             elif now_ms < self._calm_until_ms:
-                self._poller.pause(self._waiter, self._calm_until_ms - now_ms, lambda _: 0)
+                self._poller.pause(self._waiter, self._calm_until_ms - now_ms)
             else:
                 self._poller.pause(self._waiter, _PAUSE_MS_MAX, self._allotment.wanted)
         self._idle = False
@@ -267,12 +235,11 @@ class Worker:
 
     def _give_back(self) -> bool:
         """While draining: return what was not begun, last first; returns True the first time."""
-        first = not self._gave_back
+        first, self._gave_back = not self._gave_back, True
         if first:
             self._poller.stop()
         unbegun = [*self._runner.withdraw(), *self._poller.withdraw()]
         if first:
-            self._gave_back = True
             detail = {"running": len(self._executors.running), "given_back": len(unbegun)}
             self._runner.reports.of_process("worker-draining", detail)
         if unbegun:

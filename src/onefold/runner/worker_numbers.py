@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from onefold.outside import Clock
     from onefold.runner.execution import InFlight
+    from onefold.runtime.outage import Outage
 
 RATE_MS = 5_000  # `per_second` covers this much time
 _POINTS = 20  # number of points in that time
@@ -78,8 +79,9 @@ class Numbers:
         started: handlers (and probes) passed to a lane.
     """
 
-    def __init__(self, in_flight: InFlight, clock: Clock) -> None:
+    def __init__(self, in_flight: InFlight, outage: Outage, clock: Clock) -> None:
         self._in_flight = in_flight
+        self._outage = outage
         self._clock = clock
         self._points: deque[tuple[int, int]] = deque()
         self.started = 0
@@ -117,4 +119,6 @@ class Numbers:
             per_second=(completed - before) * 1000 / max(now_ms - since_ms, 1),
             sink_failures=sink_failures,
             progress_age_ms=max(now_ms - self._progress_ms, 0),
+            engine_failing_ms=self._outage.age_ms(),
+            engine_failure=self._outage.code,
         )

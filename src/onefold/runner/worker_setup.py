@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from onefold import errors, limits, redact
+from onefold import errors, limits, payload_defaults, redact  # noqa: F401 - loaded while files can still be opened
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
 from onefold.interrupts import ignored
