@@ -13,6 +13,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
+from onefold.check.files import contents
 from onefold.check.findings import Finding, below
 from onefold.errors import NotFoundError, StorageError, UsageError
 
@@ -41,28 +42,22 @@ def read_baseline(path: Path) -> frozenset[str]:
     Raises:
         NotFoundError: there is no such file.
         StorageError: it cannot be read.
-        UsageError: it is no such file.
+        UsageError: it is too large, or is not a baseline.
     """
     if not path.is_file():
         raise NotFoundError(f"There is no baseline {path}.", todo="Write it: onefold check ... --write-baseline FILE")
-    try:
-        with path.open("rb") as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}.", todo="Make it readable.") from error
-    if len(raw) > FILE_BYTES_MAX:
-        raise UsageError(f"{path} is larger than {FILE_BYTES_MAX} bytes.", todo="Check a part by itself.")
+    raw = contents(path, FILE_BYTES_MAX, todo="Check a part by itself.")
     try:
         found = msgspec.json.decode(raw, type=Baseline)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{path} is no baseline: {error!s:.200}.", todo="Write it anew: onefold check ... --write-baseline FILE"
+            f"{path} is not a baseline: {error!s:.200}.", todo="Write it anew: onefold check ... --write-baseline FILE"
         ) from None
     return frozenset(one.fingerprint for one in found.findings)
 
 
 def write_baseline(path: Path, findings: Iterable[Finding], root: Path) -> int:
-    """Write the file in place of what is there; how many findings it has.
+    """Write the file, replacing an existing one; returns how many findings it has.
 
     Args:
         root: what the files in it are named from.

@@ -16,9 +16,10 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from onefold.check.files import contents
 from onefold.check.findings import FindingSource, Severity
 from onefold.check.suppressions import Suppression
-from onefold.errors import StorageError, UsageError
+from onefold.errors import UsageError
 
 FILE_BYTES_MAX: Final = 1_048_576
 _FOLDERS_MAX: Final = 64
@@ -90,7 +91,7 @@ def configured(directory: Path, file: Path | None = None) -> Configured:
 
     Raises:
         StorageError: the file cannot be read.
-        UsageError: it is no TOML, or says something that is not known.
+        UsageError: it is not TOML, or has a setting that is not known.
     """
     if file is not None:
         table = _table(file)
@@ -110,13 +111,7 @@ def configured(directory: Path, file: Path | None = None) -> Configured:
 
 def _table(file: Path) -> Any:
     """What a file says about this command; None where it says nothing."""
-    try:
-        with file.open("rb") as opened:
-            raw = opened.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise StorageError(f"{file} cannot be read: {error.strerror}.", todo="Make it readable.") from error
-    if len(raw) > FILE_BYTES_MAX:
-        raise UsageError(f"{file} is larger than {FILE_BYTES_MAX} bytes.", todo="Name another file: --config FILE.")
+    raw = contents(file, FILE_BYTES_MAX, todo="Name another file: --config FILE.")
     try:
         found: Any = tomllib.loads(raw.decode())
     except (ValueError, RecursionError) as error:

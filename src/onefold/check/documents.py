@@ -18,7 +18,8 @@ from typing import Any, Final
 import yaml
 
 from onefold.check.facts import Document, PropertyPath, Span
-from onefold.errors import NotFoundError, StorageError, UsageError
+from onefold.check.files import contents
+from onefold.errors import NotFoundError, UsageError
 
 FILE_BYTES_MAX: Final = 1_048_576  # CloudFormation quotas: template body in S3, 1 MB
 DEPTH_MAX: Final = 100  # ours; the deepest real templates have about 25
@@ -41,7 +42,7 @@ def read_document(path: Path, text: str | None = None) -> Document:
     """Read a template.
 
     Args:
-        text: what the file says, when it has been read or is to say something else.
+        text: the content, if it was read before, or another one to check in its place.
 
     Raises:
         NotFoundError: the file does not exist.
@@ -79,17 +80,12 @@ def _bound_depth(path: Path, events: Iterable[yaml.Event]) -> None:
 def _text(path: Path) -> str:
     if not path.is_file():
         raise NotFoundError(f"There is no file {path}.", todo="Name a CloudFormation or SAM template, YAML or JSON.")
-    try:
-        with path.open("rb") as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}.", todo="Make it readable.") from error
-    if len(raw) > FILE_BYTES_MAX:
-        raise UsageError(
-            f"{path} is larger than {FILE_BYTES_MAX} bytes.",
-            meaning="CloudFormation takes no larger template.",
-            todo="Split it, or name the template itself and not an archive.",
-        )
+    raw = contents(
+        path,
+        FILE_BYTES_MAX,
+        meaning="CloudFormation takes no larger template.",
+        todo="Split it, or name the template itself and not an archive.",
+    )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

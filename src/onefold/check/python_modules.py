@@ -21,8 +21,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from onefold.check.files import contents
 from onefold.check.findings import FindingSource
-from onefold.errors import NotFoundError, StorageError, UsageError
+from onefold.errors import NotFoundError, UsageError
 
 FILE_BYTES_MAX: Final = 1_048_576  # ours; larger files are generated
 # Ours, for files read together: imports after that are not followed. Takes about 600 MB of memory.
@@ -368,14 +369,7 @@ def module_of(path: Path, root: Path, text: str, inside: Inside | None = None) -
 def _bytes(path: Path) -> bytes:
     if not path.is_file():
         raise NotFoundError(f"There is no file {path}.", todo="Name a Python file, a template or a directory.")
-    try:
-        with path.open("rb") as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}.", todo="Make it readable.") from error
-    if len(raw) > FILE_BYTES_MAX:
-        raise UsageError(f"{path} is larger than {FILE_BYTES_MAX:,} bytes.", todo="Exclude it, or name other files.")
-    return raw
+    return contents(path, FILE_BYTES_MAX, todo="Exclude it, or name other files.")
 
 
 class _Binder(ast.NodeVisitor):

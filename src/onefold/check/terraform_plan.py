@@ -21,8 +21,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from onefold.check.facts import Unresolved
+from onefold.check.files import contents
 from onefold.check.terraform_sources import Written, written_in
-from onefold.errors import StorageError, UsageError
 
 FILE_BYTES_MAX: Final = 33_554_432  # ours, 32 MiB: a plan of about ten thousand resources
 STEPS_MAX: Final = 20  # ours: modules and variables that a reference is followed through
@@ -80,13 +80,7 @@ def loaded(path: Path) -> Any:
         StorageError: it cannot be read.
         UsageError: it is larger than 32 MiB.
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}.", todo="Make it readable.") from error
-    if len(raw) > FILE_BYTES_MAX:
-        raise UsageError(f"{path} is larger than {FILE_BYTES_MAX} bytes.", todo="Plan a part: terraform plan -target.")
+    raw = contents(path, FILE_BYTES_MAX, todo="Plan a part: terraform plan -target.")
     try:
         return json.loads(raw)
     except (ValueError, RecursionError):
@@ -140,7 +134,7 @@ class Block:
         ]  # fmt: skip
 
     def targets(self, name: str) -> list[PlanTarget] | None:
-        """The resources that an argument refers to; None: that is not known."""
+        """The resources that an argument refers to; None if that is not known."""
         expression = self._expressions.get(name)
         return self._reader.targets(expression, self._reader.module_of(self.address)) if expression else None
 

@@ -77,6 +77,19 @@ def lent_too_long(used_ms: int, limit_ms: int, meaning: str) -> errors.Transient
     )
 
 
+def rolled_back(lost: int, why: str) -> errors.StorageBusy:
+    """The error for a commit that comes too late: the work of `lost` handlers was rolled back with the transaction.
+
+    Args:
+        why: what can have caused it.
+    """
+    return errors.StorageBusy(
+        f"The transaction with the work of {lost} handlers that had finished was rolled back.",
+        meaning="Nothing that was kept since the last commit is stored.",
+        todo=f"Let them run again; {why}.",
+    )
+
+
 def ends_transaction(call: str, instead: str = "") -> errors.UsageError:
     """The error for a call on the connection that would end the transaction, which the handler shares with its record.
 

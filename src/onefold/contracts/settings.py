@@ -15,7 +15,7 @@ from msgspec import Struct
 from onefold import duration, errors, limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 REDRIVE_SOURCES_MAX: Final = 10  # SQS CreateQueue, RedriveAllowPolicy.sourceQueueArns
 _NAME_SIGNS: Final = frozenset(string.ascii_letters + string.digits + "-_")
@@ -240,6 +240,21 @@ def check_targets(source: QueueSettings, settings_of: Callable[[str], QueueSetti
     for target in (source.dead_letter, source.held):
         if target is not None:
             check_target(source, settings_of(target), advised=advised)
+
+
+def refuse_targets(queue: str, others: Iterable[QueueSettings]) -> None:
+    """Refuse to drop a queue that is another's dead-letter or held queue.
+
+    Raises:
+        UsageError: names the other queues.
+    """
+    users = [other.name for other in others if queue in (other.dead_letter, other.held)]
+    if users:
+        raise errors.UsageError(
+            f"Queue {queue!r} cannot be dropped: {', '.join(users)} would send messages there.",
+            meaning="Nothing was changed.",
+            todo="Change those queues first.",
+        )
 
 
 def refuse_differences(stored: QueueSettings, asked: QueueSettings) -> None:

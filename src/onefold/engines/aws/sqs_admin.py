@@ -24,6 +24,7 @@ from msgspec import structs
 from onefold import errors
 from onefold.contracts.admin import Edit, Moved, Peeked, Transferred
 from onefold.contracts.queue import Depth
+from onefold.contracts.settings import QueueSettings, refuse_targets
 from onefold.engines.aws import messages
 from onefold.engines.aws.batches import cause_of, said
 from onefold.engines.aws.inspecting import FRESH_MS, QueueInspector, SeenMessage
@@ -32,7 +33,6 @@ from onefold.engines.aws.moving import Mover
 
 if TYPE_CHECKING:
     from onefold.contracts.admin import MoveTask, Remembered
-    from onefold.contracts.settings import QueueSettings
     from onefold.contracts.verbs import Queue
     from onefold.engines.aws.catalogue import QueueCatalogue
     from onefold.engines.aws.messages import Form, Received
@@ -119,13 +119,7 @@ class SqsQueues:
         """
         url = self._catalogue.url(queue)
         if not referenced:
-            users = [other.name for other in self.settings() if queue in (other.dead_letter, other.held)]
-            if users:
-                raise errors.UsageError(
-                    f"Queue {queue!r} cannot be dropped: {', '.join(users)} would send messages there.",
-                    meaning="Nothing was changed.",
-                    todo="Change those queues first.",
-                )
+            refuse_targets(queue, self.settings())
         with self._catalogue.calling("DeleteQueue", queue) as client:
             client.delete_queue(QueueUrl=url)
         self._forget(queue)

@@ -31,7 +31,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from onefold import errors
-from onefold.contracts.commit import Settlement, Verdict, ends_transaction, lent_too_long
+from onefold.contracts.commit import Settlement, Verdict, ends_transaction, lent_too_long, rolled_back
 from onefold.contracts.state import Change, check
 from onefold.contracts.store import Hold
 from onefold.engines.postgres.connection import Pool, PostgresServer, is_lost
@@ -293,11 +293,7 @@ class PostgresEffects:
         if self._lost:
             lost = self._lost
             self.rollback()
-            raise errors.StorageBusy(
-                f"The transaction with the work of {lost} handlers that had finished was rolled back.",
-                meaning="Nothing that was kept since the last commit is stored.",
-                todo="Let them run again; the connection was lost, or a later handler of their group ended the transaction.",
-            )
+            raise rolled_back(lost, "the connection was lost, or a later handler of their group ended the transaction")
         if self._link is None:
             return
         kept, finished = self._kept, self._finished

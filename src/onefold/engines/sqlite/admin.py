@@ -19,7 +19,14 @@ import msgspec
 from onefold import errors, limits
 from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, Remembered, Transferred
 from onefold.contracts.queue import Depth
-from onefold.contracts.settings import QueueSettings, check_settings, check_target, check_targets, refuse_differences
+from onefold.contracts.settings import (
+    QueueSettings,
+    check_settings,
+    check_target,
+    check_targets,
+    refuse_differences,
+    refuse_targets,
+)
 from onefold.engines.sqlite import browse, fifo, moving
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.fifo import forget_ids_in, remembered_in
@@ -187,14 +194,8 @@ class SqliteQueues:
 
         def run(connection: sqlite3.Connection) -> None:
             row = self._catalogue.row_in(connection, queue)
-            others = () if referenced else stored_in(connection)
-            users = [other.name for other in others if queue in (other.dead_letter, other.held)]
-            if users:
-                raise errors.UsageError(
-                    f"Queue {queue!r} cannot be dropped: {', '.join(users)} would send messages there.",
-                    meaning="Nothing was changed.",
-                    todo="Change those queues first.",
-                )
+            if not referenced:
+                refuse_targets(queue, stored_in(connection))
             _empty(connection, row.id)
             connection.execute("DELETE FROM onefold_queue WHERE id = ?", (row.id,))
             self._catalogue.changed_in(connection)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from onefold import errors
 from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archived, archive_of
-from onefold.contracts.commit import Settlement, Verdict, lent_too_long
+from onefold.contracts.commit import Settlement, Verdict, lent_too_long, rolled_back
 from onefold.contracts.entries import Refused, from_outbox
 from onefold.contracts.queue import Leave, RetryIn, Settle
 from onefold.contracts.store import Complete, Hold, OutboxItem, Outcome
@@ -305,11 +305,7 @@ class SqliteEffects:
         if self._lost:
             lost = self._lost
             self.rollback()
-            raise errors.StorageBusy(
-                f"The transaction with the work of {lost} handlers that had finished was rolled back.",
-                meaning="Nothing that was kept since the last commit is stored.",
-                todo="Let them run again; a later handler of their group caused it (see its error).",
-            )
+            raise rolled_back(lost, "a later handler of their group caused it (see its error)")
         if self._connection is not None:
             self._end(commit=True)
 
