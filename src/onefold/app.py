@@ -357,7 +357,7 @@ class App:
                 record exists.
             fingerprint, ignore: the payload's fields that decide whether a second message with the key is the same
                 operation: only these, or all but these; by default all. With either, a conflict names the fields that
-                differ. After a change of this option, messages that are sent again from before are conflicts.
+                differ. After a change of this option, an older message that is sent again is a conflict.
             keep: how long a finished record answers duplicates; at least retention + dead-letter retention + 1 day.
             source: the envelope of messages that onefold did not send: json, s3, sns, eventbridge, scheduler, celery.
             when_complete: a schedule or map; each of its runs starts this job once, when the run is complete. The job
@@ -472,7 +472,7 @@ class App:
             name: the function's name unless given.
             items: `csv`, `json`, `jsonl`, `listing`, or an `ItemReader` with its options (header, delimiter, ...).
             source: path or s3:// URL, unless it is given at the start of each run.
-            batch: how many items one call gets, as a list; None: one item, without a list.
+            batch: how many items one call gets, as a list; by default one item, not in a list.
             concurrency: how many children can be in progress, 1 to 10,000.
             tolerated_count, tolerated_percent: how many items may fail, malformed rows included; by default none.
             retry: which errors are retried, by their names; by default all except PermanentError, 3 times.

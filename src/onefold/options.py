@@ -115,7 +115,7 @@ def _explain_call(
     """Raise a UsageError if a TypeError came from the arguments of the call itself: one is missing, or one too many.
 
     Args:
-        selfs: how many of `args` come before the first that the user wrote: 1 for a method. The others: of the call.
+        args, kwargs: of the call. selfs: how many of `args` the user did not write: 1 for a method, whose first is `self`.
     """
     import inspect  # needed only for the text of an error
 
@@ -138,7 +138,7 @@ def _explain_call(
 
 def warn_of_attempts(owner: str) -> None:
     """Warn that `attempts`, the old name of a count of retries, was used in the line that called the caller."""
-    text = f"attempts of {owner} is retries now, which it counts; version 1.0 removes the old name."
+    text = f"attempts of {owner} is now called retries, because it counts them; version 1.0 removes the old name."
     warnings.warn(text, DeprecationWarning, stacklevel=3)
 
 
@@ -311,7 +311,7 @@ class Function(Struct, frozen=True, kw_only=True, metaclass=Checked):
         json_logs: Lambda writes its log as JSON.
         statements: further permissions of the jobs, as statements of an IAM policy.
         policies: ARNs of managed policies with permissions of the jobs, for example to read a bucket. In both,
-            `{account}`, `{region}` and `{partition}` stand for those of the stack, so that Python names no stage.
+            `{account}`, `{region}` and `{partition}` are replaced by the stack's, so that the Python code names none.
         sends_to: names of the queues that the jobs may send to; by default every queue of the app.
         guards: names of `@once` functions that the jobs call with records in the app's own table; with `layout=2` the
             function's role may write those records too.

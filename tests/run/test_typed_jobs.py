@@ -68,11 +68,11 @@ def test_sending_takes_the_payload_and_gives_a_receipt() -> None:
 @pytest.mark.parametrize("kind", [ItemRetry, ScheduleRetry])
 def test_a_count_of_retries_is_called_so_and_found_by_its_old_name(kind: Any) -> None:
     assert kind(retries=2).retries == 2
-    with pytest.warns(DeprecationWarning, match=f"attempts of {kind.__name__} is retries now") as said:
+    with pytest.warns(DeprecationWarning, match=f"attempts of {kind.__name__} is now called retries") as said:
         old = kind(attempts=2)
     assert said[0].filename == __file__
     assert old == kind(retries=2)
-    with pytest.warns(DeprecationWarning, match=f"attempts of {kind.__name__} is retries now") as said:
+    with pytest.warns(DeprecationWarning, match=f"attempts of {kind.__name__} is now called retries") as said:
         assert old.attempts == 2
     assert said[0].filename == __file__
     with pytest.raises(onefold.errors.UsageError, match="has no option 'attempt'"):

@@ -24,7 +24,7 @@ class AlarmStatus(Struct, frozen=True, kw_only=True):
         since_ms: when it began; while it waits, when its condition began to hold.
         text: the value. meaning: what is wrong. first: the first command, without the app.
         owner: the team that is responsible for fixes.
-        silenced_until_ms: None: it is not silenced.
+        silenced_until_ms: None if it is not silenced.
     """
 
     alarm: str

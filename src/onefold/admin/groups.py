@@ -308,7 +308,7 @@ def let_go_of_empty(session: AdminSession, queue: str, group: str | None = None)
 def _let_go(session: AdminSession, settings: QueueSettings, group: str) -> bool | None:
     """Remove a group's flag if none of its messages is left, in one transaction where possible; returns whether it did.
 
-    None: it cannot be done now, because a worker is about to send a message after the deleted ones.
+    Returns None if it cannot be done now, because a worker is about to send a message after the deleted ones.
     """
     name = group_flag(settings.name, group)
     flag = session.engine.state.get([name])[0]

@@ -1,7 +1,7 @@
 """Makes answers safe for an agent to read: short, without payloads, and with what others wrote marked as data.
 
 Texts of exceptions, keys and payloads were written by the senders of messages. An agent reads them next to its
-instructions, so they are bounded in number and length, contain no control characters, and stand under `untrusted`.
+instructions, so they are bounded in number and length, contain no control characters, and are under `untrusted`.
 Never here: looking anything up. Invariant: no answer is longer than its bounds, whatever is stored.
 """
 

@@ -1,4 +1,4 @@
-"""Rules BLD: nobody is told when work fails.
+"""Rules BLD: nobody is notified when work fails.
 
 Sources: SQS developer guide, CloudWatch metrics: a queue without use for some six hours has none, NumberOfMessagesSent
 leaves out what a redrive policy moved; Lambda developer guide, metrics: DeadLetterErrors is of asynchronous invocations,

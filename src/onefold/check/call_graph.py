@@ -20,7 +20,7 @@ Sites = list[tuple[ast.Call, "CallUnit"]]
 
 
 class CallUnit:
-    """A function, or the top level of a module, with its nodes, without those of functions inside it.
+    """A function, or the top level of a module, with its own nodes: without those of functions inside it.
 
     Attributes:
         name: dotted path inside the module, "" for the top level. id: the module's path and the name.

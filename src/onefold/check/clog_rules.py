@@ -214,7 +214,7 @@ def group_held_up(model: Model) -> Iterator[Finding]:
 
 
 def _may_hurry(model: Model, mapping: ModelMapping, queue: ModelQueue) -> bool:
-    """Whether a function may make what has failed visible again itself, or that cannot be told."""
+    """Whether a function is allowed to make failed messages visible again itself; True also if that is unknown."""
     function = mapping.function
     return function is None or _allowed(model, function, "sqs:ChangeMessageVisibility", queue) is not False
 
@@ -332,7 +332,7 @@ def _is_of(value: str, queue: ModelQueue) -> bool:
 
 
 def _allowed(model: Model, function: ModelFunction, action: str, queue: ModelQueue) -> bool | None:
-    """Whether a function's role allows an action on a queue; None: it cannot be told."""
+    """Whether a function's role allows an action on a queue; None if that is unknown."""
     facts = function.facts
     role = next((one for one in model.possible(RoleFacts) if one.arn and one.arn == facts.role_arn.value), None)
     documents = [_of_template(one, queue) for one in facts.permissions.value or ()]

@@ -1,7 +1,7 @@
 """Facts from Python files: handlers of queues, AWS calls and idempotency keys, as plain values with positions.
 
 Never here: reading code (collect_python.py and the other collect modules), or rules. Invariant: a field states what is
-certain; what the files do not tell is None, "unknown" or left out, and no rule reports it.
+certain; what the files do not show is None, "unknown" or left out, and no rule reports it.
 """
 
 from __future__ import annotations

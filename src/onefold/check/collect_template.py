@@ -301,7 +301,7 @@ def _refuse_others(path: Path, data: Mapping[str, Any] | None = None) -> None:
     """Refuse a file of another tool, and say what to give instead.
 
     Args:
-        data: what it says, once it was read; None: it is judged by its name alone.
+        data: its content, once it was read; None: only its name is judged.
     """
     found = data or {}
     if path.name.endswith((".tf", ".tf.json", ".hcl")) or {"resource", "terraform"} & found.keys():

@@ -88,7 +88,7 @@ class HandlerWork:
         return call if is_deletion and isinstance(call, ast.Call) else None
 
     def _names_of_message(self, call: ast.Call, module: Module) -> set[str]:
-        """The names in a deletion that stand for the message."""
+        """The names in a deletion that refer to the message."""
         handle = given(call, "ReceiptHandle")
         where = handle if handle is not None else call.func
         names = {one.id for one in ast.walk(where) if isinstance(one, ast.Name)}

@@ -53,13 +53,13 @@ class Unresolved(msgspec.Struct, frozen=True):
 
 
 class ResourceSetting(msgspec.Struct, Generic[T], frozen=True):
-    """A value of a resource: known, absent, or not to be told.
+    """A value of a resource: known, absent, or impossible to determine.
 
     Attributes:
         value: None: absent, or not known.
         at: its path in the document. source: where that is written, or what it is missing in.
         written: False where the value is AWS's default, or absent.
-        why: for what reason it is not known; "" when it is known or absent.
+        why: the reason why it is not known; "" when it is known or absent.
         span: of the value itself, where it is written as a number and can be replaced.
     """
 
@@ -241,8 +241,8 @@ class FunctionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `dead_letter_arn`, `on_failure`: where events of asynchronous invocations go that have failed. `durable_s`: the execution
     timeout of a durable function. `tenancy`: its isolation mode. `on_instances`: Lambda Managed Instances run it.
-    `permissions`: what SAM's Policies say. `loops_allowed`: Lambda is told not to stop recursive loops, or
-    may be.
+    `permissions`: what SAM's Policies say. `loops_allowed`: Lambda is configured not to stop recursive
+    loops, or may be.
     """
 
     location: TemplateLocation

@@ -1,7 +1,7 @@
 """Findings for programs: JSON, SARIF 2.1.0, GitHub's workflow commands, JUnit's XML, Markdown, and one line each.
 
 Sources: OASIS SARIF 2.1.0; GitHub, "SARIF support for code scanning" (`primaryLocationLineHash` is the only fingerprint that
-is used, the first sentence of a message stands alone) and "Workflow commands" (how values are escaped).
+is used; the first sentence of a message is shown by itself) and "Workflow commands" (how values are escaped).
 Never here: text for a terminal. Invariant: a path below the directory given is written relative to it, with `/`.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
-from xml.etree import ElementTree as ET  # written, and never read
+from xml.etree import ElementTree as ET  # only written with, never parsed with
 
 import msgspec
 from msgspec.structs import replace
@@ -158,7 +158,7 @@ def junit(checked: CheckedInput, root: Path) -> str:
 
 
 def _xml(text: str) -> str:
-    """A text without what XML cannot hold."""
+    """A text without the characters that XML cannot contain."""
     return "".join(one if one in "\t\n\r" or " " <= one <= "\ud7ff" or one >= "\ue000" else "\ufffd" for one in text)
 
 

@@ -1,6 +1,6 @@
 """A file as documents: a CloudFormation or SAM template, what the CDK or the Serverless Framework made, a plan of Terraform.
 
-Which of them it is, is told from what is in it. A plan gives a document for each region.
+Its content shows which of them it is. A plan gives a document for each region.
 Never here: what a document says (collect_template.py). Invariant: a file that is none of them is refused with the next step.
 
 Sources: AWS CDK, "Cloud assembly schema" (a directory with the files `cdk.out` and `manifest.json`); Serverless Framework,

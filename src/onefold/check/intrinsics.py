@@ -99,7 +99,7 @@ def decimal_number(value: Any) -> float | Unresolved:
 
 
 def list_of(value: Any) -> list[Any] | Unresolved:
-    """A list; one value that stands alone is a list of it."""
+    """A list; a single value becomes a list with that value."""
     return value if isinstance(value, (list, Unresolved)) else [value]
 
 

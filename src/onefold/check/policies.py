@@ -1,7 +1,7 @@
-"""Whether a policy document allows something: yes, no, or it cannot be told.
+"""Whether a policy document allows something: yes, no, or unknown.
 
-Only what is allowed is looked at; a statement that denies is left to AWS. "No" is said when no statement can match: whoever
-asks is silent otherwise.
+Only statements that allow are read; those that deny are left to AWS. The answer is "no" only if no statement can match: in
+all other cases the rules report nothing.
 Never here: which policy belongs to what. Invariant: a part that is not known may match.
 Source: IAM user guide, policy elements reference: wildcards `*` and `?`, actions without regard to case.
 """
@@ -35,7 +35,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 def allows(document: Any, request: Request) -> bool | None:
-    """Whether some statement of a policy allows a request; None: it cannot be told."""
+    """Whether some statement of a policy allows a request; None if that is unknown."""
     statements = document.get("Statement") if isinstance(document, Mapping) else None
     if isinstance(statements, Mapping):
         statements = [statements]
@@ -45,7 +45,7 @@ def allows(document: Any, request: Request) -> bool | None:
 
 
 def any_of(answers: Iterable[bool | None]) -> bool | None:
-    """Whether one of several answers is yes; None where none is, and one cannot be told."""
+    """Whether one of several answers is yes; None if none is yes and one is unknown."""
     found = list(answers)
     return True if True in found else None if None in found else False
 

@@ -49,7 +49,7 @@ _WATCHERS: Final = ("log", "metric", "tracer", "trace", "span", "statsd", "sentr
 
 
 class Effects:
-    """Tells calls with an effect from others."""
+    """Distinguishes calls with an effect from others."""
 
     def __init__(self, values: Values) -> None:
         self._values = values

@@ -1,4 +1,4 @@
-"""The values of Python expressions, as far as the files tell them: clients, records, constants, keys.
+"""The values of Python expressions, as far as the files show them: clients, records, constants, keys.
 
 `Values.of` follows names, imports, attributes of `self`, and calls of functions that were read. If a name can have several
 values, the result is what they have in common.

@@ -31,7 +31,7 @@ from onefold.check.model import Model
 from onefold.errors import UsageError
 
 HARMS: Final = {
-    "DUP": "work is done twice", "LOS": "messages are lost", "CLG": "work stops", "BLD": "nobody is told",
+    "DUP": "work is done twice", "LOS": "messages are lost", "CLG": "work stops", "BLD": "nobody is notified",
     "SUP": "a suppression does nothing",
 }  # fmt: skip
 

@@ -329,10 +329,10 @@ class Properties:
     def setting(
         self, name: str, convert: Callable[[Any], T | Unresolved], default: T | None = None
     ) -> ResourceSetting[T]:
-        """A property with its place: known, absent, or with the reason why it cannot be told.
+        """A property with its position: known, absent, or with the reason why it is unknown.
 
         Args:
-            convert: gives the value, or the reason why it is none. default: AWS's, where the property is not written.
+            convert: returns the value, or the reason why it has none. default: AWS's, where the property is not written.
         """
         at = self._place(name)
         document = self.scope.document

@@ -66,7 +66,7 @@ class Suppression(Struct, frozen=True, kw_only=True):
         try:
             is_over = date.fromisoformat(self.until) < today
         except ValueError:
-            return f"has until={self.until!r:.40}, which is no day such as 2027-03-01"
+            return f"has until={self.until!r:.40}, which is not a date such as 2027-03-01"
         return f"ended with {self.until}" if is_over else ""
 
 

@@ -49,7 +49,7 @@ def documents_of(plan: Plan) -> Iterator[tuple[Document, str, str]]:
 
 
 def _region(plan: Plan, one: Planned) -> str:
-    """What tells the regions of a plan apart: the region of a resource, or else its provider."""
+    """What distinguishes the regions of a plan: the region of a resource, or else its provider."""
     parts = str(one.body.values.get("arn") or "").split(":")
     of_arn = parts[3] if len(parts) > 5 and one.type in TYPES else ""  # the ARN of a target is that of another resource
     return str(one.body.values.get("region") or of_arn or plan.regions.get(one.provider) or one.provider)

@@ -253,7 +253,7 @@ class QueueAdmin(Protocol):
         ...
 
     def move(self, moves: Sequence[tuple[str, str | None, Edit | None]]) -> list[Moved | None]:
-        """Move messages (id; target queue, or None for the queue it came from; edit or None); None: it no longer exists."""
+        """Move messages (id; target queue, or None for the queue it came from; edit or None); None for one that is gone."""
         ...
 
     def edit(self, message_id: str, edit: Edit) -> bool:

@@ -218,7 +218,7 @@ class TaskJobs:
         return f"{key[:9]}~{hashlib.sha256(key.encode()).hexdigest()[:40]}"
 
     def place_of(self, result_id: str) -> tuple[Place, str] | None:
-        """The place and the key that an id stands for; None if the id is of no known task."""
+        """The place and the key that an id refers to; None if no known task has that id."""
         short, _, key = result_id.partition("-")
         place = self._by_id.get(short)
         return (place, key) if place is not None and key else None

@@ -208,7 +208,7 @@ class CompositeEngine:
         """None: on servers only the lease decides."""
 
     def stopped_process(self, record: Record) -> None:
-        """None: that cannot be seen from another host."""
+        """Return None, because the processes of other hosts cannot be seen."""
 
     def dead(self, owners: Iterable[str]) -> frozenset[str]:
         """The owners whose ids name a process of this machine that has ended."""

@@ -174,7 +174,7 @@ class MessageHistory:
         return sorted({row[2] for row in self._ring if row is not None and row[2]})
 
     def why(self, event: HistoryEvent) -> str:
-        """One sentence about what happened and why, as far as the last few events of the message tell."""
+        """One sentence about what happened and why, as far as the last few events of the message show it."""
         return event.text or _sentence(event, islice(self._back_from(event.before), _EARLIER_MAX))
 
     def clear(self) -> None:

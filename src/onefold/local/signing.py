@@ -223,7 +223,7 @@ def _encoded(text: str) -> str:
 def _field(headers: Mapping[bytes, bytes], name: str) -> str:
     value = headers.get(name.encode("latin-1", "replace"))
     if value is None:
-        raise aws_errors.signature_does_not_match(f"The header '{name}' was signed and did not come.")
+        raise aws_errors.signature_does_not_match(f"'{name}' is one of the SignedHeaders, but the request lacks it.")
     return " ".join(value.decode("latin-1").split())
 
 

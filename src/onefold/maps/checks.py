@@ -2,7 +2,7 @@
 
 Before a run starts: whether the columns of a CSV file can make items of the declared type. If the header lacks a
 required column, every row would be malformed; the cause is a wrong file, a wrong delimiter or a missing header. msgspec
-and pydantic tell which columns a type requires; if they cannot (a union, a model that rewrites its input), no file is
+and pydantic show which columns a type requires; if they cannot (a union, a model that rewrites its input), no file is
 refused and rows are checked one by one. Before a run is resumed: its source and its declaration must be those it was
 started with.
 

@@ -52,7 +52,7 @@ _ROOM_BYTES: Final = 4_096  # more than a child's attributes need; below this si
 
 
 class Still(Struct, frozen=True):
-    """Since when a run has made no progress. It is passed from turn to turn, as one turn is too short to tell.
+    """Since when a run has made no progress. It is passed from turn to turn, as one turn is too short to see it.
 
     Args:
         moved_at_ms: when a child last ended or was sent; None if not known.

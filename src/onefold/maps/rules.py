@@ -273,7 +273,7 @@ def check_names(names: Sequence[str], what: str) -> None:
     """Refuse lists of error names that could never match as meant.
 
     Raises:
-        UsageError: there is no name, an empty one, or States.ALL together with others ("must stand alone").
+        UsageError: there is no name, an empty one, or States.ALL together with others.
     """
     if not names or not all(str(name).strip() for name in names):
         raise errors.UsageError(f"{what}={names!r} names no error.", todo='For example ["ConnectionError"].')

@@ -1,10 +1,10 @@
-"""A map run's value in State: its source, its progress and its end. The value is small, however long the run.
+"""A map run's value in State: its source, its progress and its end. The value is small, however long the run is.
 
     map/<run>       this value; the run itself (`run/<run>`, runs.py) counts operations from the ledger, like any run
 
-It keeps positions, not items: `sent` is after the last child whose message is in the queue, `settled` is before the
-first one that is not finished. There are at most `SPAN_MAX` children between the two; a process that takes the run over
-reads them again.
+It keeps positions, not items: `sent` is the position after the last child whose message is in the queue, `settled` the
+position before the first child that is not finished. There are at most `SPAN_MAX` children between the two; a process
+that takes over the run reads their items again.
 Never here: reading, sending, deciding. Invariant: every write of the value names the version that was read.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PREFIX: Final = MAP_PREFIX
 RUN_CHARS_MAX: Final = 200  # it is a prefix of every item's key, which has at most 512 characters in all
 _PAGE: Final = 100  # values in one read
-_SHOWN: Final = 3  # names in the error about one that is not found
+_SHOWN: Final = 3  # names that the error for an unknown one lists
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:=@+-]+(/[A-Za-z0-9_.:=@+-]+)*")
 
 Status = Literal["running", "succeeded", "failed", "aborted", "halted"]
@@ -164,7 +164,7 @@ def must_read(state: State, run: str) -> VersionedMapState:
             f"There is no map run {run!r}.",
             meaning=f"There are {len(known)}, for example {shown}."
             if known
-            else "There is none at all on this engine.",
+            else "There are no map runs on this engine.",
             todo="See `onefold map list`, or start it with `onefold map start`.",
         )
     return found

@@ -78,7 +78,7 @@ class Incident(Struct, frozen=True, kw_only=True, omit_defaults=True):
         alarm, subject: which alarm.
         phase: `waiting`: the condition holds, but not for long enough yet; `on`; `over`: kept to see whether it comes
             back.
-        bad_since_ms: since when the condition holds. good_since_ms: since when it no longer holds; None: it still holds.
+        bad_since_ms: since when the condition holds. good_since_ms: since when it no longer holds; None while it holds.
         began_at_ms, ended_at_ms: when the alarm began and ended.
         text, owner: from the last sample.
         reports: how many there were. reported_ms: when the last report was made that it began or goes on. open: its

@@ -187,7 +187,7 @@ def checked_keys(keys: str, of: str = "keys") -> Keys:
 
 
 def hashed(text: str) -> str:
-    """What stands for a key in a log: `sha256:` and 16 hexadecimal digits, the same everywhere for the same key."""
+    """What replaces a key in a log: `sha256:` and 16 hexadecimal digits, the same everywhere for the same key."""
     return f"sha256:{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:HASH_CHARS]}"
 
 

@@ -89,7 +89,7 @@ class JobReading(Struct, frozen=True, kw_only=True):
     Args:
         job: its name.
         done_last_minute, done_last_30_minutes: runs that completed, on any worker.
-        paused_until_ms: when its circuit breaker tries again; None: it is not paused.
+        paused_until_ms: when its circuit breaker tries again; None if it is not paused.
     """
 
     job: str

@@ -30,11 +30,11 @@ class CallArguments:
         name: the operation's name. hints: the function's, from `hints_of`. key, tenant, ignore: as for `once`.
 
     Attributes:
-        context_parameter: the parameter that takes the call's context; None: there is none.
+        context_parameter: the parameter that takes the call's context; None if there is none.
         key_rule, tenant_rule: the rules that `key` and `tenant` were compiled to.
 
     Raises:
-        UsageError: the context is not the last parameter, `ignore` names none, or a rule is not of these parameters.
+        UsageError: the context is not the last parameter, `ignore` or a rule names something that is not a parameter.
     """
 
     def __init__(

@@ -570,7 +570,7 @@ class GuardedFunction:
         """The monotonic instant at which a duplicate began to wait for a running call.
 
         Args:
-            since_ms: that instant, from an earlier check; None: it has not waited yet.
+            since_ms: that instant, from an earlier check; None if it has not waited yet.
 
         Raises:
             TransientError: it does not wait (`on_running`), or has waited as long as allowed.

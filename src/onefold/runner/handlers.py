@@ -114,8 +114,8 @@ class Job(Generic[P, R]):
         judge_failure: decides the outcome of a failed item of a map run; None for a job that does not belong to a map.
         dispatches: whether its handler dispatches the run that its key names.
         ticks: whether each of its messages is a tick; the key is then the name of its run.
-        normal: turns a payload that can be written in several ways into one form, before its key is read; None: it is used
-            unchanged. Raises PayloadError if the payload belongs to another job.
+        normal: turns a payload that can be written in several ways into one form, before its key is read; None if it is
+            used unchanged. Raises PayloadError if the payload belongs to another job.
         aliases: names that it had before; names: its present name and those. versions: its payload's; None: only one.
         executor: where its handler runs, whatever the worker's settings are; None: as these say.
         app: name of the app that declares it; sent with its messages.
@@ -567,7 +567,7 @@ class Job(Generic[P, R]):
 
 
 def _run_that_keeps(connection: object) -> context.Context | None:
-    """The run into whose outbox a message goes that is sent now with this connection; None: it is sent at once."""
+    """The run whose outbox takes a message that is sent now with this connection; None if it is sent at once."""
     inside = context.of_this_thread()
     return inside if inside is not None and (connection is None or inside.lends(connection)) else None
 

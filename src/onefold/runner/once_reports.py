@@ -47,7 +47,7 @@ class Replays:
         self.is_over = False
 
     def look(self, value: object, back: object) -> None:
-        """Warn if `back`, which a repeated call gets, has other types than `value`. Each type is checked until it fits."""
+        """Warn if `back`, which a repeated call gets, has other types than `value`; a type that fits is checked once."""
         found = payload_errors.retyped(value, back)
         if found is None:
             self.same = {*self.same, type(value)}
@@ -98,12 +98,12 @@ def unencoded(error: Exception) -> errors.PayloadError:
 
 
 def lazy_result(name: str, value: object) -> errors.PayloadError:
-    """The error for a result such as a generator. The function has returned, so that its effect may have happened."""
+    """The error for a result such as a generator. The function has returned, so its effect may have happened."""
     if inspect.iscoroutine(value):
         value.close()  # nothing will await it
     return errors.PayloadError(
         f"{name} ran and returned a {type(value).__name__}, which cannot be recorded.",
-        meaning="Work that is left in it is done when the caller iterates or awaits it, unseen by onefold.once.",
+        meaning="The work that is left in it is done when the caller iterates or awaits it, unseen by onefold.once.",
         todo="Return the values themselves, for example a list, or decorate an `async def`.",
     )
 

@@ -75,7 +75,7 @@ class Outgoing(Struct, frozen=True, kw_only=True):
     Args:
         payload: for a `unique` job, to be compared with what was sent before.
         aliases: for a `unique` job, the names that it had before.
-        is_other: returns whether two fingerprints are of different versions of its payload; None: it has one version.
+        is_other: returns whether two fingerprints are of different versions of its payload; None if it has only one.
     """
 
     record: RecordKey

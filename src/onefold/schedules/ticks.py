@@ -43,7 +43,7 @@ class ScheduleState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
         gaps: stretches (after, until] whose ticks were passed over.
         sent: how many ticks were sent. sent_ms: the nominal instant of the last one.
         deleted: it had `delete_after` and has sent its last tick.
-        paused_ms: when a person paused it; None: it is not paused.
+        paused_ms: when a person paused it; None if it is not paused.
     """
 
     app: str

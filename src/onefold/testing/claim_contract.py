@@ -291,7 +291,7 @@ class ClaimContract(StoreHarness):
         answer = self.ask(fingerprint=F1)
         assert isinstance(answer, Conflict)
         assert self.write(second.hold, fail())
-        assert self.claim(fingerprint=F2, amends=F1).found == "failed"  # the amended message again
+        assert self.claim(fingerprint=F2, amends=F1).found == "failed"  # the amended message is delivered again
 
     def test_a_running_or_completed_operation_is_not_amended(self) -> None:
         hold = self.claim().hold

@@ -94,7 +94,7 @@ class CommitHarness(StoreHarness):
         """The bodies of all messages in a queue, in any state."""
         return [peeked.body for peeked in self.queues.peek(queue)]
 
-    def told(self) -> int:
+    def history_rows(self) -> int:
         """How many rows the history has."""
         return len(self.ledger.between(0, 2 * self.clock.now_ms()))
 
@@ -122,7 +122,7 @@ class CommitContract(CommitHarness):
         assert self.messages(WORK) == []
         (sent,) = self.queues.peek(NEXT)
         assert (sent.body, sent.key, sent.attributes) == ("{}", "child", {"a": Attribute("1")})
-        assert self.told() == 1
+        assert self.history_rows() == 1
         assert self.records.count_completed(self.clock.now_ms(), self.clock.now_ms() + 1) == {"job": 1}
 
     def test_a_lost_lease_takes_its_whole_settlement_with_it_and_no_other(self) -> None:
@@ -135,7 +135,7 @@ class CommitContract(CommitHarness):
         ]
         assert self.settle(*settlements) == [NEITHER, BOTH]
         assert self.statuses([stale[1], fresh[1]]) == ["in_progress", "completed"]
-        assert (self.messages(WORK), self.messages(NEXT), self.told()) == (["stale"], ["{}"], 1)
+        assert (self.messages(WORK), self.messages(NEXT), self.history_rows()) == (["stale"], ["{}"], 1)
 
     def test_nothing_to_settle_is_nothing(self) -> None:
         assert self.settle() == []
@@ -147,7 +147,7 @@ class CommitContract(CommitHarness):
             BOTH,
             BOTH,
         ]
-        assert (self.statuses([hold]), self.messages(WORK), self.told()) == (["completed"], [], 2)
+        assert (self.statuses([hold]), self.messages(WORK), self.history_rows()) == (["completed"], [], 2)
 
     def test_a_message_to_be_seen_again_is_hidden_for_its_delay(self) -> None:
         delivery, hold = self.begin("w")
@@ -166,7 +166,7 @@ class CommitContract(CommitHarness):
         assert self.queues.wake(ids) == [False, False], "it is visible already"
         (again,) = self.queues.open(WORK).receive(2)
         assert (again.message_id, again.receive_count) == (waiting[0].message_id, 2)
-        assert self.queues.wake(ids) == [False, False], "it is in a hand again"
+        assert self.queues.wake(ids) == [False, False], "it is in flight again"
 
     def test_a_woken_message_keeps_its_place_in_its_group(self) -> None:
         first = self.begin("first", FIFO)
@@ -211,7 +211,7 @@ class CommitContract(CommitHarness):
         settlement = self.settlement(delivery, hold, complete(b"1", [ITEM]))
         assert self.settle(settlement) == [BOTH]
         assert self.settle(settlement) == [BOTH]
-        assert (self.messages(NEXT), self.told()) == (["{}"], 1)
+        assert (self.messages(NEXT), self.history_rows()) == (["{}"], 1)
         assert self.records.count_completed(self.clock.now_ms(), self.clock.now_ms() + 1) == {"job": 1}
 
     def test_an_outbox_left_in_a_record_is_sent_by_one_replay_only(self) -> None:
@@ -260,11 +260,11 @@ class CommitContract(CommitHarness):
                 self.settlement(*good, complete(b"1", [ITEM])),
                 self.settlement(*refused, complete(b"2", [ITEM, item])),
             ]
-            told = self.told()
+            rows = self.history_rows()
             for chosen in (settlements, settlements[1:]):
                 self._refused(chosen, NotFoundError if item.queue == "nowhere" else UsageError)
                 assert self.statuses([good[1], refused[1]]) == ["in_progress"] * 2
-                assert (self.messages(NEXT), self.told()) == (sent, told)
+                assert (self.messages(NEXT), self.history_rows()) == (sent, rows)
             assert self.settle(settlements[0]) == [BOTH]
             assert self.settle(self.settlement(*refused, fail())) == [BOTH]  # its hold is still valid
 
@@ -272,7 +272,7 @@ class CommitContract(CommitHarness):
         delivery, hold = self.begin("w", NEXT)  # this queue has no dead-letter queue
         move = MoveTo("dead-letter", Reason(kind="permanent", summary="no"))
         self._refused([self.settlement(delivery, hold, fail(), move)], UsageError)
-        assert (self.statuses([hold]), self.messages(NEXT), self.told()) == (["in_progress"], ["w"], 0)
+        assert (self.statuses([hold]), self.messages(NEXT), self.history_rows()) == (["in_progress"], ["w"], 0)
 
     def _refused(self, settlements: Sequence[Settlement], error: type[UsageError]) -> None:
         try:
@@ -315,7 +315,7 @@ class EffectContract(CommitHarness, ABC):
         effects.commit()
         assert self.rows() == ["a", "b"]
         assert self.statuses([hold for _, hold in begun]) == ["completed"] * 2
-        assert (self.messages(WORK), self.messages(NEXT), self.told()) == ([], ["{}", "{}"], 2)
+        assert (self.messages(WORK), self.messages(NEXT), self.history_rows()) == ([], ["{}", "{}"], 2)
 
     def test_a_second_call_answers_the_same_connection(self) -> None:
         effects = self.commit.effects(LIMIT_MS)
@@ -348,7 +348,7 @@ class EffectContract(CommitHarness, ABC):
         assert self.finish(effects, self.perform(effects, "b", *last)) == BOTH
         effects.commit()
         assert self.rows() == ["a", "b"]
-        assert (self.messages(WORK), self.told()) == (["stale"], 2)
+        assert (self.messages(WORK), self.history_rows()) == (["stale"], 2)
 
     def test_an_outbox_that_cannot_be_sent_undoes_its_rows_and_leaves_the_others(self) -> None:
         effects = self.commit.effects(LIMIT_MS)
@@ -382,7 +382,7 @@ class EffectContract(CommitHarness, ABC):
         effects.commit()
         assert self.rows() == ["a"]
         assert self.statuses([hold for _, hold in begun]) == ["completed", "in_progress", "in_progress"]
-        assert (self.messages(WORK), self.told()) == (["b", "c"], 1)
+        assert (self.messages(WORK), self.history_rows()) == (["b", "c"], 1)
 
     def test_ends_without_a_beginning_do_nothing(self) -> None:
         effects = self.commit.effects(LIMIT_MS)

@@ -88,7 +88,7 @@ class EngineContract:
         assert isinstance(second, ValueError)
         assert self._bodies() == ["inner"]
 
-    def test_a_dead_letter_that_was_taken_back_is_not_told(self) -> None:
+    def test_a_dead_letter_that_was_taken_back_is_not_reported(self) -> None:
         """`take_transfers` reports only what has happened."""
         admin = self.engine.queues
         admin.create(QueueSettings(name="dead", retention_ms=1_209_600_000))
@@ -124,7 +124,7 @@ class OwnersContract:
 
     def ended(self) -> str | None:
         """An owner that has appeared on this engine and whose process has ended; None if an engine cannot know."""
-        raise NotImplementedError  # abstract: each engine's own suite says how a process of it ends
+        raise NotImplementedError  # abstract: the suite of each engine defines how one of its processes ends
 
     def test_nobody_is_taken_for_dead_on_no_evidence(self) -> None:
         """An unknown owner may work on another host; its name comes from a record and can be anything."""

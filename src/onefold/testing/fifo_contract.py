@@ -352,7 +352,7 @@ class FifoContract(QueueHarness):
         assert letter.sent_at_ms == self.clock.now_ms()
         assert letter.source == queue.name
 
-    def test_burying_a_head_frees_its_group(self) -> None:
+    def test_dead_lettering_a_head_frees_its_group(self) -> None:
         """A rule of onefold: the caller's policy decides whether this is wanted."""
         queue, dead = self.pair("orders.fifo", content_dedup=True)
         self.send(queue, "a1", "a2", group="a")

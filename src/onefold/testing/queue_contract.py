@@ -513,7 +513,7 @@ class QueueContract(FifoContract, ServingContract):
         assert self.bodies(queue, 2) == ["new"]
         assert self.counts(dead) == (2, 0, 0)
 
-    def test_burying_moves_with_the_reason(self) -> None:
+    def test_dead_lettering_moves_with_the_reason(self) -> None:
         """A rule of onefold: the reason travels with the message; a new retention starts."""
         queue, dead = self.pair()
         self.send(queue, "a", "b", key="k")
@@ -532,7 +532,7 @@ class QueueContract(FifoContract, ServingContract):
         self.later(1)
         assert self.counts(dead) == (0, 0, 0)
 
-    def test_burying_in_the_held_queue(self) -> None:
+    def test_dead_lettering_in_the_held_queue(self) -> None:
         """A rule of onefold: unknown outcomes are parked with their reason."""
         self.queue("orders-held", retention_ms=14 * DAY)
         queue = self.queue("orders", held="orders-held")
@@ -541,7 +541,7 @@ class QueueContract(FifoContract, ServingContract):
         assert queue.move_aside([(self.one(queue).receipt, MoveTo("held", unknown))]) == [True]
         assert self.one(self.queues.open("orders-held")).reason == unknown
 
-    def test_burying_without_a_queue_for_it(self) -> None:
+    def test_dead_lettering_without_a_queue_for_it(self) -> None:
         """Bad input changes nothing."""
         queue = self.queue()
         self.send(queue, "a")
@@ -550,7 +550,7 @@ class QueueContract(FifoContract, ServingContract):
         assert "no dead-letter queue" in text
         assert self.counts(queue) == (0, 1, 0)
 
-    def test_burying_twice_is_true_twice(self) -> None:
+    def test_dead_lettering_twice_is_true_twice(self) -> None:
         """As for delete."""
         queue, dead = self.pair()
         self.send(queue, "a")

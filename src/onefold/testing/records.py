@@ -74,7 +74,7 @@ def fail(*, closes_budget: bool = False) -> Fail:
 
 
 def unknown(*, parked: bool = False, crashed: bool = False) -> Unknown:
-    """The outcome of a run of which it is not known how it ended."""
+    """The outcome of a run whose end is not known."""
     return Unknown(failure=UNSURE, expires_at_ms=NOW + KEPT_MS, parked=parked, crashed=crashed)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class ServingContract(QueueHarness):
     """Operations that a local server needs in addition to those of a worker."""
 
-    # -- when to look again --------------------------------------------------------------------------------------
+    # -- when to receive again --------------------------------------------------------------------------------------
 
     def ready_in(self, queue: Queue) -> int | None:
         """How many ms from now, according to the queue, until a message becomes visible by the passing of time."""
@@ -72,7 +72,7 @@ class ServingContract(QueueHarness):
     # -- why a receipt is not valid ------------------------------------------------------------------------------
 
     def test_how_a_message_stands_with_a_receipt_of_a_standard_queue(self) -> None:
-        """DG sqs-visibility-timeout; a server has a text of its own for each of these states."""
+        """DG sqs-visibility-timeout; a server answers each of these states with another text."""
         queue = self.queue()
         self.needs(queue.capabilities.inspectable, "inspectable")
         self.send(queue, "a")
@@ -151,7 +151,7 @@ class ServingContract(QueueHarness):
 
     # -- what went to another queue ------------------------------------------------------------------------------
 
-    def test_dead_letters_are_told_once(self) -> None:
+    def test_dead_letters_are_reported_once(self) -> None:
         """ISS localstack#8234: the receive that moves it does not return it, so its destination must be reported."""
         queue, dead = self.pair(receives_max=2)
         self.needs(queue.capabilities.inspectable, "inspectable")
@@ -165,7 +165,7 @@ class ServingContract(QueueHarness):
         assert self.queues.take_transfers() == []
         assert self.one(dead).receive_count == 3
 
-    def test_moved_messages_are_told_with_their_new_ids(self) -> None:
+    def test_moved_messages_are_reported_with_their_new_ids(self) -> None:
         """API StartMessageMoveTask: new message ids."""
         queue, dead = self.pair()
         self.needs(queue.capabilities.inspectable, "inspectable")

@@ -57,7 +57,7 @@ class Wire:
         met: number of faults injected, by kind.
 
     Raises:
-        UsageError: the rate is out of range, or a fault does not exist.
+        UsageError: the rate is out of range, or a fault is unknown.
     """
 
     def __init__(self, target: str, rate: float, faults: Sequence[Fault], latency_ms: float, seed: int) -> None:

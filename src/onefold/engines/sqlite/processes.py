@@ -207,7 +207,7 @@ def file_of(owner: str) -> str:
 def stopped_process(path: str, owner: str, ended_ms: int) -> int | None:
     """The process id of a lease's owner, if the lease has ended but the process is alive and has not extended it.
 
-    Such a process is stopped, paused, or about to continue. None: it is gone, has given up the lease, or keeps no mark.
+    Such a process is stopped, paused, or about to continue. None if it is gone, has given up the lease, or keeps no mark.
 
     Args:
         path: the database file. ended_ms: when the lease ended.

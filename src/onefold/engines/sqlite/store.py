@@ -395,7 +395,7 @@ class SqliteStore:
             raise
 
     def _completed(self, ask: Ask, now_ms: int) -> Completed | None:
-        """The answer to a duplicate call, from a snapshot: it takes no turn to write. None: it must be claimed.
+        """The answer to a duplicate call, from a snapshot: it takes no turn to write. None if the call must be claimed.
 
         A completion is on disk before others can see it, and it stays until it expires.
         """

@@ -19,7 +19,7 @@ Operators (RecordAdmin) find parked records, records by key alone and counts by 
 the whole table, page by page, and keeps only what it returns: one read unit for each 4 KB of the table, some 20 ms for
 each MB. A table of more than `PAGES_MAX` MB is refused.
 
-Never here: policy, clocks. Invariant: there is no write without a condition on fence and owner, or on absence; an
+Never here: policy, clocks. Invariant: every write has a condition on fence and owner, or on absence; an
 answer that is not an error reports what was, or is now, in the table.
 """
 
