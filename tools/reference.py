@@ -12,7 +12,6 @@ import inspect
 import json
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +28,7 @@ from onefold.observe.log_fields import FIELDS
 from onefold.observe.metrics import METRICS
 from onefold.runtime.events import EVENTS
 from tests.architecture.public_names import PUBLIC_MODULES
+from tools import check_figures
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference"
 CHECK_SCHEMA: Final = PAGES.parents[1] / "src" / "onefold" / "check" / "configuration.schema.json"
@@ -503,45 +503,41 @@ def metrics_page() -> str:
 
 
 def rules_page() -> str:
-    """The index of what `onefold check` looks for."""
+    """The index of what `onefold check` looks for, with how well each rule does in a run over the cases of the tests."""
+    run = check_figures.figures()
+    wanted, met = run.expected.total(), run.met.total()
+    false = run.reported.total() - met
     parts = [
         "# Rules of onefold check",
         "",
         "What [onefold check](../check.md) looks for in templates and Python code, by the harm it does.",
         "",
-        "Beside each rule is the number of wrong cases in the project's tests that it has to find. It finds all of them,",
-        f"and no rule, even in preview, finds anything in the {_right_cases()} right ones: a test fails otherwise.",
+        "## How well they do",
+        "",
+        "The project's tests have configurations and code that are right, and some that are wrong; `make reference` runs",
+        "all rules over them, those in preview too, and writes these figures. A template in YAML and the same in JSON are",
+        "two cases.",
+        "",
+        "| | number | as they have to be |",
+        "|---|---|---|",
+        f"| right ones | {run.right} | {run.right - run.alarmed} without a finding, {run.alarmed} with a false alarm |",
+        f"| wrong ones | {run.wrong} | {run.complete} with exactly the findings that they have to have |",
+        f"| findings | {wanted} | {met} reported, {wanted - met} missed, {false} false |",
+        "",
+        "Below, *precision* is how many of the findings that a rule reports are right, and *recall* is how many of those it",
+        "has to report it does. Both are of cases that were written for these rules. What was found in templates of other",
+        "people is in [How sure it is](../check.md#how-sure-it-is).",
     ]
-    wrong = _wrong_cases()
     for prefix, harm in HARMS.items():
         rows = [
-            f"| [{one.id}](rule-{one.id}.md) | {one.title}{' (preview)' if one.is_preview else ''} | {wrong[one.id]} |"
+            f"| [{one.id}](rule-{one.id}.md) | {one.title}{' (preview)' if one.is_preview else ''} "
+            f"| {run.precision(one.id)} | {run.recall(one.id)} |"
             for one in RULES
             if one.id.startswith(prefix)
         ]
-        parts += ["", f"## {prefix}: {harm}", "", "| id | a template or handler with | cases |", "|---|---|---|", *rows]
+        head = "| id | a template or handler with | precision | recall |"
+        parts += ["", f"## {prefix}: {harm}", "", head, "|---|---|---|---|", *rows]
     return "\n".join(parts) + "\n"
-
-
-_CASES: Final = Path(__file__).parents[1] / "tests" / "check"
-_KINDS_OF_CASES: Final = ("corpus", "code")
-
-
-def _right_cases() -> int:
-    """How many right cases the tests have; one that is written in two languages is one."""
-    return sum(len({one.stem for one in (_CASES / kind / "right").iterdir()}) for kind in _KINDS_OF_CASES)
-
-
-def _wrong_cases() -> Counter[str]:
-    """For each rule, how many wrong cases it is expected in, by the first line of each."""
-    found: Counter[str] = Counter()
-    for kind in _KINDS_OF_CASES:
-        for case in (_CASES / kind / "wrong").iterdir():
-            file = case / "template.yaml" if case.is_dir() else case
-            if file.suffix != ".json":  # of the same case as the YAML
-                head = file.read_text(encoding="utf-8").split("\n", 1)[0]
-                found.update({one.split()[0] for one in head.removeprefix("# finds: ").split(", ")})
-    return found
 
 
 def logs_page() -> str:

@@ -18,18 +18,12 @@ from onefold.check.fixing import fixed
 from onefold.check.rules import RULES, CheckRule
 from onefold.cli import main
 from tests.check import sarif_parts
+from tools.check_figures import expected
 
 CORPUS = Path(__file__).parent / "corpus"
 WRONG = sorted((CORPUS / "wrong").iterdir())
 RIGHT = sorted((CORPUS / "right").iterdir())
 TODAY = date(2026, 11, 23)
-
-
-def expected(file: Path) -> list[str]:
-    if file.suffix == ".json":
-        return sorted(json.loads(file.read_text())["Metadata"]["finds"])
-    head = file.read_text().splitlines()[0].removeprefix("# finds: ")
-    return [] if head == "nothing" else sorted(head.split(", "))
 
 
 def found(file: Path) -> list[str]:

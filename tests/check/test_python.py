@@ -20,18 +20,13 @@ from onefold.check.documents import read_document
 from onefold.check.python_modules import Module
 from onefold.check.rules import RULES, CheckRule
 from onefold.cli import main
+from tools.check_figures import expected
 
 CODE = Path(__file__).parent / "code"
 WRONG = sorted((CODE / "wrong").iterdir())
 RIGHT = sorted((CODE / "right").iterdir())
 TODAY = date(2026, 11, 23)
 OF_CODE = [one for one in RULES if one.joined is not None or one.in_code is not None]
-
-
-def expected(path: Path) -> list[str]:
-    file = path / "template.yaml" if path.is_dir() else path
-    head = file.read_text().split("\n", 1)[0].removeprefix("# finds: ")
-    return [] if head == "nothing" else sorted(head.split(", "))
 
 
 def looked(*paths: Path) -> CheckedInput:

@@ -19,7 +19,8 @@ from onefold.check.checking import check
 from onefold.check.inputs import read_input
 from onefold.check.rules import RULES
 from onefold.check.terraform_sources import written_in
-from tests.check.test_check import CORPUS, expected, run
+from tests.check.test_check import CORPUS, run
+from tools.check_figures import expected
 
 PLANS = Path(__file__).parent / "terraform"
 WRONG = sorted((PLANS / "wrong").glob("*.json"))

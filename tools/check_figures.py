@@ -1,0 +1,110 @@
+"""How many of the faults in the tests' cases `onefold check` finds, and what else it reports, from a run of all rules.
+
+A case is a file or directory of `tests/check/corpus` (templates in YAML and in JSON) or `tests/check/code` (Python, alone
+and with a template). Its first line, or the metadata of JSON, says what has to be found: `# finds: DUP002 error, LOS001
+error`, or `nothing`. The same rule with the same severity is the same finding.
+Never here: whether figures are good enough; tests compare each case. Invariant: a case that could not be read is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from onefold.check.checking import check
+from onefold.check.rules import RULES
+from onefold.errors import UsageError
+
+CASES: Final = Path(__file__).resolve().parents[1] / "tests" / "check"
+KINDS: Final = ("corpus", "code")
+TODAY: Final = date(2026, 11, 23)  # suppressions in the cases have last days
+
+
+class CaseFigures(Struct, frozen=True):
+    """What a run over all cases gave. `right`, `wrong`: how many there are; a template in two languages is two.
+
+    `alarmed`: right ones in which something was reported. `complete`: wrong ones in which exactly what is wrong was.
+    By rule: `expected`, findings that there have to be; `reported`, those that there were; `met`, those that are both.
+    """
+
+    right: int
+    alarmed: int
+    wrong: int
+    complete: int
+    expected: Counter[str]
+    reported: Counter[str]
+    met: Counter[str]
+
+    def precision(self, rule: str) -> str:
+        """Of what a rule reported, how much is wrong indeed: `1.00 (14/14)`; `-` where it reported nothing."""
+        return _ratio(self.met[rule], self.reported[rule])
+
+    def recall(self, rule: str) -> str:
+        """Of what a rule has to report, how much it did: `1.00 (14/14)`; `-` where it has to report nothing."""
+        return _ratio(self.met[rule], self.expected[rule])
+
+
+def _ratio(part: int, whole: int) -> str:
+    return f"{part / whole:.2f} ({part}/{whole})" if whole else "-"
+
+
+def cases(which: str) -> Iterator[Path]:
+    """The files and directories of the cases that are `right` or `wrong`."""
+    for kind in KINDS:
+        yield from sorted((CASES / kind / which).iterdir())
+
+
+def expected(case: Path) -> list[str]:
+    """What has to be found in a case, `DUP002 error` and the like, in order."""
+    file = case / "template.yaml" if case.is_dir() else case
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".json":
+        return sorted(json.loads(text)["Metadata"]["finds"])
+    head = text.split("\n", 1)[0].removeprefix("# finds: ")
+    return [] if head == "nothing" else sorted(head.split(", "))
+
+
+def reported(case: Path) -> list[str]:
+    """What all rules report in a case, those in preview too.
+
+    Raises:
+        UsageError: something of it could not be read.
+    """
+    checked = check([case], RULES, TODAY, preview=True, report_unused=True)
+    if checked.unread:
+        raise UsageError(f"{checked.unread[0].file} was not read: {checked.unread[0].why}", todo="Correct the case.")
+    return sorted(f"{one.rule} {one.severity}{' preview' if one.is_preview else ''}" for one in checked.open)
+
+
+def figures() -> CaseFigures:
+    """Run all rules over all cases, which takes some seconds.
+
+    Raises:
+        UsageError: see `reported`.
+    """
+    wanted, had, met = Counter[str](), Counter[str](), Counter[str]()
+    counted = {"right": 0, "wrong": 0}
+    exact = {"right": 0, "wrong": 0}
+    for which in counted:
+        for case in cases(which):
+            must, did = Counter(expected(case)), Counter(reported(case))
+            counted[which] += 1
+            exact[which] += must == did
+            for total, some in ((wanted, must), (had, did), (met, must & did)):
+                for finding, count in some.items():
+                    total[finding.split()[0]] += count
+    return CaseFigures(
+        right=counted["right"],
+        alarmed=counted["right"] - exact["right"],
+        wrong=counted["wrong"],
+        complete=exact["wrong"],
+        expected=wanted,
+        reported=had,
+        met=met,
+    )
