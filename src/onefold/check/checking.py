@@ -16,7 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold.check.candidates import Candidate, candidates
-from onefold.check.collect_python import collect_python
+from onefold.check.code_facts import CodeHandler
+from onefold.check.collect_python import HandlerEntry, collect_python
 from onefold.check.collect_template import collect
 from onefold.check.facts import Document, TemplateFacts
 from onefold.check.findings import SEVERITIES, Finding, Severity, is_remote
@@ -26,6 +27,7 @@ from onefold.check.model import model_of
 from onefold.check.python_modules import BrokenModule
 from onefold.check.rules import RULES, CheckRule
 from onefold.check.suppressions import UNUSED, WITHOUT_REASON, Suppression, Suppressions
+from onefold.check.worlds import World, Worlds, worlds_of
 from onefold.errors import OnefoldError
 
 _ACCOUNT: Final = "123456789012"
@@ -51,7 +53,7 @@ class CheckedInput(Struct, frozen=True, kw_only=True):
     """The result. `findings` in the order of files and lines; those that are suppressed carry the reason.
 
     `files`: templates and plans. `apps`, `accounts`: documents from the caller. `python_files`: also those that templates
-    and imports led to.
+    and imports led to. `not_looked_at`: of a template's possible worlds (worlds.py), by file.
     """
 
     files: tuple[str, ...]
@@ -61,6 +63,7 @@ class CheckedInput(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     unread: tuple[Unread, ...] = ()
     left_out: Mapping[str, Sequence[str]] = {}
+    not_looked_at: Mapping[str, Sequence[str]] = {}
 
     @property
     def open(self) -> list[Finding]:
@@ -120,19 +123,43 @@ def check(
             checking.read(candidate, parameters or {}, (texts or {}).get(candidate.path))
     for name, one in (documents or {}).items():
         if one.document.data["Resources"]:
-            checking.documents[name] = collected(one, {})
+            checking.documents[name] = _Read.of(one, {})
     return checking.checked(sources, named)
 
 
-def collected(one: Input, parameters: Mapping[str, str]) -> TemplateFacts:
-    """What an input says. `parameters`: over their defaults, if it takes any."""
+class _Read(Struct, frozen=True):
+    """An input that was read, its worlds, and what it says in the first of them; for each, the handlers."""
+
+    input: Input
+    parameters: Mapping[str, str]
+    worlds: Worlds
+    facts: TemplateFacts
+    entries: tuple[Mapping[str, HandlerEntry], ...]
+
+    @classmethod
+    def of(cls, one: Input, parameters: Mapping[str, str]) -> _Read:
+        """Read it in each of its worlds, and keep of the others the handlers only: there may be many large templates.
+
+        Raises:
+            UsageError: see `collect_template.collect`.
+        """
+        given = parameters if one.takes_parameters else {}
+        worlds = worlds_of(one.document, given, account=one.account or _ACCOUNT, region=one.region or _REGION)
+        facts, *others = (_in_world(one, given, world) for world in worlds.looked_at)
+        return cls(one, given, worlds, facts, tuple(entries_of(each) for each in (facts, *others)))
+
+    def in_worlds(self) -> Iterator[tuple[TemplateFacts, Mapping[str, HandlerEntry]]]:
+        """What it says in each world, and the handlers."""
+        for world, entries in zip(self.worlds.looked_at, self.entries, strict=True):
+            is_first = world is self.worlds.looked_at[0]
+            yield self.facts if is_first else _in_world(self.input, self.parameters, world), entries
+
+
+def _in_world(one: Input, parameters: Mapping[str, str], world: World) -> TemplateFacts:
     return collect(
-        one.document,
-        parameters=parameters if one.takes_parameters else {},
-        account=one.account or _ACCOUNT,
-        region=one.region or _REGION,
-        everything=True,
-    )
+        one.document, parameters=parameters, account=one.account or _ACCOUNT, region=world.region, everything=True,
+        values=world.values,
+    )  # fmt: skip
 
 
 def _text_of(file: str) -> str:
@@ -152,21 +179,22 @@ class _Checking:
         self._preview = preview
         self._report_unused = report_unused
         self._unread: list[Unread] = []
-        self.templates: dict[str, list[TemplateFacts]] = {}
-        self.documents: dict[str, TemplateFacts] = {}
+        self.templates: dict[str, list[_Read]] = {}
+        self.documents: dict[str, _Read] = {}
 
     def read(self, candidate: Candidate, parameters: Mapping[str, str], text: str | None) -> None:
         path = candidate.path
         try:
-            self.templates[str(path)] = [collected(one, parameters) for one in read_input(path, text)]
+            self.templates[str(path)] = [_Read.of(one, parameters) for one in read_input(path, text)]
         except OnefoldError as error:
             if candidate.is_named:
                 self._unread.append(Unread.of(str(path), error))
 
     def checked(self, sources: Sequence[tuple[Path, Path]], named: Collection[str]) -> CheckedInput:
-        read = [*(facts for found in self.templates.values() for facts in found), *self.documents.values()]
-        entries = [entries_of(facts) for facts in read]
-        collected = collect_python(sources, [one for found in entries for one in found.values()])
+        inputs = [*(one for found in self.templates.values() for one in found), *self.documents.values()]
+        read = [one.facts for one in inputs]
+        entries = dict.fromkeys(entry for one in inputs for found in one.entries for entry in found.values())
+        collected = collect_python(sources, list(entries))
         for file, error in collected.broken.items():
             self._unread.append(Unread.of(file, error, is_named=file in named))
         findings: dict[tuple[object, ...], Finding] = {}
@@ -181,19 +209,10 @@ class _Checking:
         for facts in read:
             self._suppressions.add_metadata(facts.document)
         left_out: dict[str, list[str]] = {}
-        for facts, entries_here in zip(read, entries, strict=True):
-            noted = left_out.setdefault(facts.file, [])
-            noted += [f"{one.location}: {one.type}: {one.why}" for one in facts.left_out]
-            model = model_of(facts)
-            handlers = {
-                name: collected.of_entries[entry]
-                for name, entry in entries_here.items()
-                if entry in collected.of_entries
-            }
-            found = [
-                self._worded(one, facts.document) for one in self._in_template(Joined(model=model, handlers=handlers))
-            ]
-            findings |= self._in_order(found)
+        for one in inputs:
+            noted = left_out.setdefault(one.facts.file, [])
+            noted += [f"{each.location}: {each.type}: {each.why}" for each in one.facts.left_out]
+            findings |= self._in_order(self._in_worlds(one, collected.of_entries))
         found = [one for rule in self._rules if rule.in_code is not None for one in rule.in_code(collected.code)]
         findings |= self._in_order(found)
         findings = {key: self._suppressions.applied(one) for key, one in findings.items()}
@@ -206,6 +225,7 @@ class _Checking:
             findings=tuple(findings.values()),
             unread=tuple(self._unread),
             left_out=left_out,
+            not_looked_at={one.facts.file: one.worlds.not_looked_at for one in inputs if one.worlds.not_looked_at},
         )
 
     def _of_suppressions(self) -> Iterator[Finding]:
@@ -214,6 +234,20 @@ class _Checking:
             yield from self._suppressions.faults({one.id for one in RULES})
         if self._report_unused and UNUSED in ids:
             yield from self._suppressions.unused({one.id for one in self._rules if self._preview or not one.preview})
+
+    def _in_worlds(self, one: _Read, handlers: Mapping[HandlerEntry, CodeHandler]) -> Iterator[Finding]:
+        """What is found in each world of a template, once, with the worlds it is found in."""
+        found: dict[tuple[object, ...], tuple[Finding, set[int]]] = {}
+        for number, (facts, entries) in enumerate(one.in_worlds()):
+            here = {name: handlers[entry] for name, entry in entries.items() if entry in handlers}
+            for finding in self._in_template(Joined(model=model_of(facts), handlers=here)):
+                _, where = found.setdefault(_same(finding), (self._worded(finding, facts.document), set()))
+                where.add(number)
+        for finding, where in found.values():
+            said = one.worlds.scenario(where)
+            yield (
+                replace(finding, message=f"If {said}: {finding.message}", condition_scenario=said) if said else finding
+            )
 
     def _in_template(self, joined: Joined) -> Iterator[Finding]:
         for rule in self._rules:
@@ -237,4 +271,8 @@ class _Checking:
         """The findings by file and line, without duplicates."""
         kept = [one for one in findings if self._preview or not one.is_preview]
         kept.sort(key=lambda one: (one.source.file, one.source.start_line, one.rule))
-        return {(one.rule, one.source, one.message): one for one in kept}
+        return {_same(one): one for one in kept}
+
+
+def _same(one: Finding) -> tuple[object, ...]:
+    return one.rule, one.source, one.message

@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from onefold.check.collect_events import (
     bus_of,
     event_of,
@@ -259,21 +261,31 @@ def collect(
     region: str,
     endpoint: str = "",
     everything: bool,
+    values: Mapping[str, Any] | None = None,
 ) -> TemplateFacts:
     """What a document says, from wherever it comes; the arguments are those of `collect_template`.
+
+    Args:
+        values: of parameters, over the given ones; Unresolved: not known, but for what it is not.
 
     Raises:
         UsageError: it has no Resources, or a parameter is unknown or not allowed.
     """
-    scope = Scope(
-        document, parameters=parameters, account=account, region=region, endpoint=endpoint, everything=everything
-    )
+
+    def scope_of(document: Document) -> Scope:
+        return Scope(
+            document, parameters=parameters, account=account, region=region, endpoint=endpoint, everything=everything,
+            values=values,
+        )  # fmt: skip
+
+    scope = scope_of(document)
     written_out = expanded(document, scope) if everything else document
     if written_out is not document:
-        scope = Scope(
-            written_out, parameters=parameters, account=account, region=region, endpoint=endpoint, everything=True
-        )
+        scope = scope_of(written_out)
         document = written_out
+    if everything and (holds := scope.decided()):
+        document = replace(document, holds=holds)
+        scope.document = document
     if not scope.resources:
         raise UsageError(f"{document.file} has no Resources.", todo="Name a template that has some.")
     found = _Collection(scope)

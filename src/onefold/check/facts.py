@@ -47,9 +47,13 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Unresolved(msgspec.Struct, frozen=True):
-    """A value that the file alone does not give; `why` is a phrase for a person, without a full stop."""
+    """A value that the file alone does not give.
+
+    `why`: a phrase for a person, without a full stop. `other_than`: texts that it certainly is not.
+    """
 
     why: str
+    other_than: tuple[str, ...] = ()
 
 
 class ResourceSetting(msgspec.Struct, Generic[T], frozen=True):
@@ -88,7 +92,7 @@ class Document(msgspec.Struct, frozen=True):
     in block style ends where the next token begins, which may be lines later. `missing`: what may exist beside it. `exact`:
     region and account are those of the resources, so that an ARN of another place is not of one that is here. `words`: what
     properties are called where this comes from, when that is not a template that people wrote. `is_generated`: nobody edits
-    the file.
+    the file. `holds`: whether each condition does, of those that are known; a setting then is where its own case is written.
     """
 
     file: str
@@ -100,6 +104,7 @@ class Document(msgspec.Struct, frozen=True):
     exact: bool = False
     words: Mapping[str, str] = {}
     is_generated: bool = False
+    holds: Mapping[str, bool] = {}
 
     def line(self, path: PropertyPath) -> int:
         """Line of the value at `path`, or of the nearest value around it; 0 when lines are not known."""
@@ -119,12 +124,7 @@ class Document(msgspec.Struct, frozen=True):
     def _at(self, path: PropertyPath) -> Any:
         found: Any = self.data
         for part in path:
-            if isinstance(found, dict):
-                found = found.get(part, _NOTHING)
-            elif isinstance(found, list) and isinstance(part, int) and 0 <= part < len(found):
-                found = found[part]
-            else:
-                return _NOTHING
+            found = _inside(found, part)
         return found
 
     def source(self, path: PropertyPath) -> FindingSource:
@@ -139,11 +139,39 @@ class Document(msgspec.Struct, frozen=True):
 
     def setting(self, path: PropertyPath, value: T | None, why: str = "") -> ResourceSetting[T]:
         """A value with where it is written."""
-        literal = self._at(path)
+        place, literal = self.case(path)
         is_number = type(literal) is int or (isinstance(literal, str) and literal.isascii() and literal.isdecimal())
-        source = self.source(path)
-        span = source if is_number and path in self.spans else None
+        source = self.source(place)
+        span = source if is_number and place in self.spans else None
         return ResourceSetting(value, source, path, literal is not _NOTHING, why, span)
+
+    def case(self, path: PropertyPath) -> tuple[PropertyPath, Any]:
+        """Where a value is written and what is there: of each `Fn::If` on the way the case that holds, if that is known."""
+        if not self.holds:
+            return path, self._at(path)
+        place: PropertyPath = ()
+        found: Any = self.data
+        for part in path:
+            place, found = (*place, part), _inside(found, part)
+            while (case := self._chosen(found)) is not None:
+                place, found = (*place, "Fn::If", case), found["Fn::If"][case]
+        return place, found
+
+    def _chosen(self, value: Any) -> int | None:
+        """Which case of a `Fn::If` holds; None: it is none, or that is not known."""
+        cases = value.get("Fn::If") if isinstance(value, dict) and len(value) == 1 else None
+        if not isinstance(cases, list) or len(cases) != 3 or not isinstance(cases[0], str):
+            return None
+        holds = self.holds.get(cases[0])
+        return None if holds is None else 1 if holds else 2
+
+
+def _inside(value: Any, part: str | int) -> Any:
+    """What a mapping or list has at a key or number."""
+    if isinstance(value, dict):
+        return value.get(part, _NOTHING)
+    is_item = isinstance(value, list) and isinstance(part, int) and 0 <= part < len(value)
+    return value[part] if is_item else _NOTHING
 
 
 class TemplateLocation(msgspec.Struct, frozen=True):

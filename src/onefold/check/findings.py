@@ -74,6 +74,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         source, resource, property_path: where; a resource is its logical id. related: the other sides.
         fix: None where there is no single right value. suppressed: the reason written beside it; None where there is none.
         is_preview: it may still be wrong, and is reported only when asked for. is_known: it is in the baseline.
+        condition_scenario: in which worlds of the template it holds, `Production is false`; "": in all. The message says it.
     """
 
     rule: str
@@ -88,6 +89,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     suppressed: str | None = None
     is_preview: bool = False
     is_known: bool = False
+    condition_scenario: str = ""
 
     @property
     def status(self) -> Literal["new", "baseline", "suppressed"]:

@@ -8,7 +8,7 @@ Never here: text for a terminal. Invariant: a path below the directory given is 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from onefold.check.checking import CheckedInput
 from onefold.check.findings import Finding, FindingSource, Related, below
 from onefold.check.rules import HARMS, RULES
 
+NAMED_MAX: Final = 5  # ours
 ROWS_MAX: Final = 100  # ours; a comment on GitHub may have 65,536 characters
 _LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
 _PRECISION: Final = {False: "very-high", True: "medium"}  # of rules in preview
@@ -46,7 +47,7 @@ def github(checked: CheckedInput, root: Path) -> str:
     found = "".join(
         f"::{kinds[one.severity]} file={_property(_relative(one.source.file, root))},line={one.source.start_line},"
         f"endLine={one.source.end_line},col={one.source.start_column},endColumn={one.source.end_column},"
-        f"title={_property(one.rule)}::{_value(_whole(one))}\n"
+        f"title={_property(one.rule)}::{_value(whole(one))}\n"
         for one in checked.open
     )
     return found + "".join(
@@ -56,7 +57,13 @@ def github(checked: CheckedInput, root: Path) -> str:
     )
 
 
-def _whole(one: Finding) -> str:
+def rule_address(rule_id: str) -> str:
+    """Where the page of a rule is on the documentation site."""
+    return f"https://onefold.example/docs/reference/rule-{rule_id}.html"
+
+
+def whole(one: Finding) -> str:
+    """A finding's message, its arithmetic and its fix, a line each."""
     fix = f"\nFix: {one.fix.description}" if one.fix is not None else ""
     return "\n".join((one.message, *one.arithmetic)) + fix
 
@@ -87,6 +94,7 @@ def as_json(checked: CheckedInput, root: Path) -> str:
         "python_files": [_relative(one, root) for one in checked.python_files],
         "findings": findings,
         "unread": msgspec.to_builtins(checked.unread),
+        "not_looked_at": {_relative(file, root): said for file, said in checked.not_looked_at.items()},
     }
     return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
 
@@ -128,8 +136,22 @@ def _invocation(checked: CheckedInput, root: Path) -> dict[str, Any]:
                 "locations": [{"physicalLocation": {"artifactLocation": {"uri": _relative(one.file, root)}}}],
             }
             for one in checked.unread
+        ]
+        + [
+            {
+                "level": "note",
+                "message": {"text": not_looked_at(said)},
+                "locations": [{"physicalLocation": {"artifactLocation": {"uri": _relative(file, root)}}}],
+            }
+            for file, said in checked.not_looked_at.items()
         ],
     }
+
+
+def not_looked_at(said: Sequence[str]) -> str:
+    """What of a template's possible worlds the findings say nothing about, as a sentence."""
+    more = f", and {len(said) - NAMED_MAX} more" if len(said) > NAMED_MAX else ""
+    return f"Not looked at: {', '.join(said[:NAMED_MAX])}{more}."
 
 
 def junit(checked: CheckedInput, root: Path) -> str:
@@ -144,7 +166,7 @@ def junit(checked: CheckedInput, root: Path) -> str:
         name = f"{one.rule} {one.resource}".strip()
         case = ET.SubElement(suite, "testcase", classname=_relative(one.source.file, root), name=_xml(name))
         failure = ET.SubElement(case, "failure", type=one.severity, message=_xml(one.message))
-        failure.text = _xml(f"{_relative(one.source.file, root)}:{one.source.start_line}\n{_whole(one)}")
+        failure.text = _xml(f"{_relative(one.source.file, root)}:{one.source.start_line}\n{whole(one)}")
     for unread in checked.unread:
         case = ET.SubElement(suite, "testcase", classname=_relative(unread.file, root), name="readable")
         ET.SubElement(case, "error", message=_xml(f"{unread.why} {unread.todo}"))
@@ -194,7 +216,7 @@ def _rule(rule_id: str, title: str, page: str, *, preview: bool) -> dict[str, An
         "name": "".join(word.capitalize() for word in title.replace("'", "").replace("-", " ").split()),
         "shortDescription": {"text": title},
         "fullDescription": {"text": " ".join(summary.split())[:1_024]},
-        "helpUri": f"https://onefold.example/docs/reference/rule-{rule_id}.html",
+        "helpUri": rule_address(rule_id),
         "help": {"text": page, "markdown": page},
         "properties": {
             "tags": [HARMS[rule_id[:3]].replace(" ", "-")], "precision": _PRECISION[preview],

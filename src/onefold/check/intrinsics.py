@@ -137,6 +137,7 @@ class Intrinsics:
             "Condition": self._condition,
             "Fn::And": lambda arg: self._logic(arg, all),
             "Fn::Base64": self._base64,
+            "Fn::Contains": self._contains,
             "Fn::Equals": self._equals,
             "Fn::FindInMap": self._find_in_map,
             "Fn::GetAtt": self._get_att,
@@ -378,12 +379,24 @@ class Intrinsics:
         if not isinstance(argument, list) or len(argument) != 2:
             return _bad("Fn::Equals", argument)
         sides = self.resolve(argument)
+        if len(sides) == 2 and (_differs(*sides) or _differs(*reversed(sides))):
+            return False
         if why := why_not(sides):
             return why
         if len(sides) != 2:  # one side is AWS::NoValue
             return False
         left, right = (side if isinstance(side, (list, dict)) else text_of(side) for side in sides)
         return bool(left == right)
+
+    def _contains(self, argument: Any) -> bool | Unresolved:
+        """Of the section Rules: whether a list has a text."""
+        if not isinstance(argument, list) or len(argument) != 2:
+            return _bad("Fn::Contains", argument)
+        items, value = self.resolve(argument)
+        if why := why_not([items, value]):
+            return why
+        texts = [text_of(one) for one in items] if isinstance(items, list) else []
+        return text_of(value) in texts
 
     def _not(self, argument: Any) -> bool | Unresolved:
         if not isinstance(argument, list) or len(argument) != 1:
@@ -401,6 +414,11 @@ class Intrinsics:
         if combine(low) == combine(high):
             return combine(low)
         return why_not(values) or _bad("Fn::And or Fn::Or", argument)
+
+
+def _differs(value: Any, other: Any) -> bool:
+    """Whether a value that is not known is certainly not this one."""
+    return isinstance(value, Unresolved) and text_of(other) in value.other_than
 
 
 def _bad(name: str, argument: Any) -> Unresolved:

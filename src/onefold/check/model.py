@@ -39,7 +39,7 @@ from onefold.check.facts import (
     Unresolved,
 )
 from onefold.check.findings import FindingEdit, FindingSource
-from onefold.check.intrinsics import decimal_number
+from onefold.check.intrinsics import decimal_number, is_function
 from onefold.limits import MESSAGE_BYTES_MAX, RETENTION_MS_DEFAULT, SECOND_MS, VISIBILITY_MS_DEFAULT
 
 HELD_TAG: Final = "onefold:held"  # names the queue of unknown outcomes at the queue it is for
@@ -500,13 +500,14 @@ def replaced(setting: ResourceSetting[int], value: int) -> Iterator[FindingEdit]
 
 
 def inserted(document: Document, properties: PropertyPath, name: str, value: object) -> Iterator[FindingEdit]:
-    """The edit that writes a property above the first of a mapping in block style; none for other mappings.
+    """The edit that writes a property above the first of a mapping in block style; none for others, or where it is written.
 
     Args:
         properties: the path of the mapping. value: a number, text or list of texts.
     """
-    span = document.spans.get(properties)
-    if span is None:
+    place, around = document.case(properties)
+    span = document.spans.get(place)
+    if span is None or is_function(around) or (isinstance(around, dict) and name in around):
         return
     line = document.text.split("\n", span.line)[span.line - 1]
     indent = line[: span.column - 1]

@@ -32,11 +32,12 @@ class Scope:
     Args:
         endpoint: begins the URLs that `Ref` of a queue gives.
         everything: other resources than queues and functions are referred to as well.
+        values: of parameters, over those that are given; Unresolved: not known, but for what it is not.
     """
 
     def __init__(
         self, document: Document, *, parameters: Mapping[str, str], account: str, region: str, endpoint: str = "",
-        everything: bool = False,
+        everything: bool = False, values: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.document = document
         self.everything = everything
@@ -62,7 +63,7 @@ class Scope:
         self._named: dict[str, tuple[str, Unresolved | None]] = {}
         self._naming: set[str] = set()
         self._circles: set[str] = set()
-        self.parameters = self._parameters(parameters)
+        self.parameters = {**self._parameters(parameters), **(values or {})}
 
     def section(self, name: str) -> dict[str, Any]:
         """A section of the template, empty when it has none.
@@ -252,6 +253,10 @@ class Scope:
             self._decided[name] = Unresolved(f"condition {name} refers to itself")
             self._decided[name] = flag(self.resolve(self._conditions[name]))
         return self._decided[name]
+
+    def decided(self) -> dict[str, bool]:
+        """Whether each condition holds, of those that are known."""
+        return {name: value for name in self._conditions if isinstance(value := self.condition(name), bool)}
 
     def mapping(self, name: str) -> Mapping[str, Any] | Unresolved:
         """A table of the section Mappings."""

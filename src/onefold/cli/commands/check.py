@@ -289,6 +289,7 @@ def _value(checked: CheckedInput, changed: Sequence[Fixed]) -> object:
         "python_files": checked.python_files,
         "findings": checked.findings,
         "unread": checked.unread,
+        "not_looked_at": checked.not_looked_at,
         "fixed": [{"file": one.file, "diff": one.diff} for one in changed],
     }
 
@@ -305,6 +306,8 @@ def _draw(checked: CheckedInput, *, offers: bool) -> None:
         without = "was checked without an answer" if unread.file in checked.accounts else "was not checked"
         line(f"{unread.file} {without}: {unread.why}", "red")
         render.todo([unread.todo])
+    for file, said in checked.not_looked_at.items():
+        line(f"{file}: {formats.not_looked_at(said)}", "dim")
     statuses = [one.status for one in checked.findings]
     suppressed, known = statuses.count("suppressed"), statuses.count("baseline")
     beside = f", {suppressed} suppressed" if suppressed else ""

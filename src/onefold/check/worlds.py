@@ -1,0 +1,333 @@
+"""The possible worlds of a template: which combinations of its conditions there can be, that of the defaults first.
+
+A condition compares parameters with texts, and a parameter may be a key of a table in `Mappings`. Each parameter that a
+condition or table depends on takes its default, its allowed values, the texts it is compared with, and, where any text is
+allowed, one that is none of them. Two combinations in which the same conditions hold, with the same keys, are one world.
+A parameter that was given has its value in all of them; what the section Rules forbids is no world.
+
+Never here: what is in a template (collect_template.py). Invariants: a world is certainly possible, apart from what the
+pattern of a parameter allows; the number of worlds is bounded, and what was not looked at is counted and named.
+Source: CloudFormation user guide, Conditions, Parameters and Rules sections.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from itertools import combinations, product
+from math import prod
+from typing import Any, Final
+
+from msgspec import Struct
+
+from onefold.check.collect_template import ALIAS, AROUND, ATTACHED, CONNECTOR, MAPPING, POLICIES
+from onefold.check.facts import Document, Unresolved
+from onefold.check.intrinsics import flag, text_of
+from onefold.check.loops import LOOP
+from onefold.check.scope import FUNCTIONS, QUEUE, Scope
+
+WORLDS_MAX: Final = 32  # ours
+RESOURCES_MAX: Final = (
+    3_000  # ours: of all worlds together, so that a large template takes no longer than many small ones
+)
+TRIED_MAX: Final = 512  # ours: combinations, most of which are worlds that were seen before
+VALUES_MAX: Final = 16  # ours: of one parameter
+REGION: Final = "AWS::Region"
+_READ: Final = frozenset({QUEUE, MAPPING, CONNECTOR, ALIAS, *FUNCTIONS, *POLICIES, *ATTACHED, *AROUND})
+_ONLY_A_NAME: Final = re.compile(r"\$\{([A-Za-z0-9:]{1,255})\}")
+_PLACES: Final = ("us-east-1", "eu-west-1", "ap-southeast-2", "us-west-2")
+
+
+class World(Struct, frozen=True, kw_only=True):
+    """One combination.
+
+    Attributes:
+        values: of parameters, where they are not their defaults; Unresolved: any but certain texts. region: where it is.
+        holds: whether each condition does, of those that are known.
+        shown: all values that are known, for people.
+    """
+
+    values: Mapping[str, Any] = {}
+    region: str
+    holds: Mapping[str, bool] = {}
+    shown: Mapping[str, str] = {}
+
+
+class Worlds(Struct, frozen=True, kw_only=True):
+    """Those that are looked at, the one of the defaults first, and phrases that say what is not."""
+
+    looked_at: tuple[World, ...]
+    not_looked_at: tuple[str, ...] = ()
+
+    def scenario(self, some: Collection[int]) -> str:
+        """In which of the worlds something holds, `Production is false`; "" for all of them.
+
+        Args:
+            some: their numbers.
+        """
+        if len(some) == len(self.looked_at):
+            return ""
+        chosen = frozenset(some)
+        said = next(self._exactly(chosen), None)
+        first = self.looked_at[min(chosen)]
+        differs = {name: value for name, value in first.shown.items() if value != self.looked_at[0].shown.get(name, "")}
+        example = " and ".join(f"{name} is {value}" for name, value in differs.items())
+        if said is None:
+            held = " and ".join(f"{name} is {str(value).lower()}" for name, value in first.holds.items())
+            return f"for example {example or held}"
+        return said if not example or example == said else f"{said}, as when {example}"
+
+    def _exactly(self, chosen: frozenset[int]) -> Iterator[str]:
+        """What is so in these worlds, and in no other: one condition, the values of one parameter, two conditions."""
+        numbered = list(enumerate(self.looked_at))
+        names = dict.fromkeys(name for one in self.looked_at for name in one.holds)
+        literals = {
+            f"{name} is {str(value).lower()}": frozenset(at for at, one in numbered if one.holds.get(name) is value)
+            for name in names
+            for value in (True, False)
+        }
+        yield from (said for said, where in literals.items() if where == chosen)
+        for name in dict.fromkeys(name for one in self.looked_at for name in one.shown):
+            values = dict.fromkeys(self.looked_at[at].shown.get(name) for at in sorted(chosen))
+            if None not in values and chosen == {at for at, one in numbered if one.shown.get(name) in values}:
+                yield f"{name} is {' or '.join(map(str, values))}"
+        for (left, here), (right, there) in combinations(literals.items(), 2):
+            if here & there == chosen:
+                yield f"{left} and {right}"
+
+
+def worlds_of(document: Document, parameters: Mapping[str, str], *, account: str, region: str) -> Worlds:
+    """The worlds of a template.
+
+    Args:
+        parameters: those that are given, the same in all worlds. account, region: of what is not given otherwise.
+
+    Raises:
+        UsageError: see `collect_template.collect`.
+    """
+    default = World(region=region)
+    if not document.data.get("Conditions") and not document.data.get("Mappings"):
+        return Worlds(looked_at=(default,))
+
+    def scope(world: World) -> Scope:
+        return Scope(
+            document, parameters=parameters, account=account, region=world.region, everything=True, values=world.values
+        )
+
+    try:
+        uses = _Uses(scope(default))
+    except RecursionError:
+        return Worlds(looked_at=(default,), not_looked_at=("conditions, which lead to one another too often",))
+    candidates = {
+        name: found
+        for name, texts in uses.names.items()
+        if name not in parameters and (found := uses.candidates(name, list(texts), region))
+    }
+    count_max = max(2, min(WORLDS_MAX, RESOURCES_MAX // max(1, len(uses.scope.resources))))
+    seen: dict[object, World] = {}
+    for number, assigned in enumerate(_combinations(candidates)):
+        if number == TRIED_MAX:
+            break
+        world = World(
+            values={name: value for name, value in assigned.items() if name != REGION},
+            region=assigned.get(REGION, region),
+        )
+        here = scope(world)
+        if number and not _is_allowed(here, candidates):
+            continue
+        holds = {name: value for name in uses.conditions if isinstance(value := here.condition(name), bool)}
+        keys = tuple(str(here.ref(name)) for name in uses.keys)
+        shown = {name: str(value) for name in candidates if isinstance(value := here.ref(name), str | int | float)}
+        seen.setdefault(
+            (tuple(holds.items()), keys),
+            World(values=world.values, region=world.region, holds=holds, shown=shown),
+        )
+    looked_at = tuple(seen.values())[:count_max]
+    left = len(seen) - len(looked_at)
+    untried = prod(map(len, candidates.values())) - TRIED_MAX
+    return Worlds(
+        looked_at=looked_at,
+        not_looked_at=(
+            *((f"{left} more combinations of its conditions",) if left else ()),
+            *((f"{untried:,} combinations of parameters that may be more",) if untried > 0 else ()),
+            *(f"the other case of condition {name}" for name in uses.fixed(seen.values(), parameters)),
+        ),
+    )
+
+
+def _combinations(candidates: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    """Values by name: first the first ones, then all in which one differs from that, then two, and so on."""
+    first = {name: values[0] for name, values in candidates.items()}
+    for number in range(len(candidates) + 1):
+        for some in combinations(candidates, number):
+            for values in product(*(candidates[name][1:] for name in some)):
+                yield {**first, **dict(zip(some, values, strict=True))}
+
+
+def _is_allowed(scope: Scope, varied: Collection[str]) -> bool:
+    """Whether each rule of the template that is about what varies lets the parameters be as they are here."""
+    rules = scope.document.data.get("Rules")
+    for rule in rules.values() if isinstance(rules, dict) else ():
+        if not isinstance(rule, dict) or not set(_referred(rule)) & set(varied):
+            continue
+        if flag(scope.resolve(rule.get("RuleCondition", True))) is False:
+            continue
+        assertions = rule.get("Assertions")
+        for one in assertions if isinstance(assertions, list) else ():
+            if not isinstance(one, dict) or flag(scope.resolve(one.get("Assert"))) is not True:
+                return False
+    return True
+
+
+def _referred(value: Any) -> Iterator[str]:
+    """Names that a value refers to with `Ref`, or that are all of the text of a `Fn::Sub`."""
+    level = [value]
+    while level:
+        one = level.pop()
+        if (name := _name_in(one)) is not None:
+            yield name
+        level += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+
+
+def _name_in(value: Any) -> str | None:
+    """The name that a value is: {"Ref": name} or {"Fn::Sub": "${name}"}."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return None
+    [(key, inner)] = value.items()
+    if key == "Ref" and isinstance(inner, str):
+        return inner
+    found = _ONLY_A_NAME.fullmatch(inner) if key == "Fn::Sub" and isinstance(inner, str) else None
+    return None if found is None else found[1]
+
+
+class _Uses:
+    """Which conditions and parameters matter for the resources that rules look at.
+
+    `conditions`: theirs, and those that these name. `names`: what they depend on, with the texts each is compared with.
+    `keys`: those of them that are keys of a table.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.conditions: dict[str, set[str]] = {}  # with the names that each depends on
+        self.names: dict[str, dict[str, None]] = {}
+        self.keys: dict[str, None] = {}
+        self._expressions = scope.section("Conditions")
+        for name, resource in scope.resources.items():
+            if name.startswith(LOOP) or scope.type_of(name) in _READ:
+                self._resource(resource)
+        self._resource(scope.section("Globals"))
+
+    def _resource(self, value: Any) -> None:
+        level = [value]
+        while level:
+            one = level.pop()
+            if isinstance(one, dict):
+                for key, inner in one.items():
+                    first = inner[0] if isinstance(inner, list) and inner else inner
+                    if key in {"Fn::If", "Condition"} and isinstance(first, str):
+                        self._condition(first)
+                    elif key == "Fn::FindInMap":
+                        self._table(inner)
+                level += one.values()
+            elif isinstance(one, list):
+                level += one
+
+    def _condition(self, name: str) -> set[str]:
+        if name not in self._expressions:
+            return set()
+        if name not in self.conditions:
+            self.conditions[name] = set()
+            self.conditions[name] |= self._expression(self._expressions[name])
+        return self.conditions[name]
+
+    def _expression(self, value: Any) -> set[str]:
+        """Note what a condition compares, and return the names that it depends on."""
+        found: set[str] = set()
+        level = [value]
+        while level:
+            one = level.pop()
+            if isinstance(one, list):
+                level += one
+            if not isinstance(one, dict):
+                continue
+            for key, inner in one.items():
+                if key == "Condition" and isinstance(inner, str):
+                    found |= self._condition(inner)
+                    continue
+                if key == "Fn::FindInMap":
+                    self._table(inner)
+                if key == "Fn::Equals" and isinstance(inner, list) and len(inner) == 2:
+                    self._compared(*inner)
+                level.append(inner)
+            if (name := _name_in(one)) is not None:
+                self.names.setdefault(name, {})
+                found.add(name)
+        return found
+
+    def _compared(self, left: Any, right: Any) -> None:
+        for one, other in ((left, right), (right, left)):
+            name, text = _name_in(one), text_of(other)
+            if name is not None and isinstance(text, str):
+                self.names.setdefault(name, {})[text] = None
+
+    def _table(self, argument: Any) -> None:
+        """Note that names are keys of a table, and which there are."""
+        if not isinstance(argument, list) or len(argument) < 3 or not isinstance(argument[0], str):
+            return
+        table = self.scope.mapping(argument[0])
+        rows = table if isinstance(table, Mapping) else {}
+        columns = dict.fromkeys(key for row in rows.values() if isinstance(row, dict) for key in row)
+        for part, keys in ((argument[1], rows), (argument[2], columns)):
+            name = _name_in(part)
+            if name is not None and name in self.scope.parameters:
+                self.keys[name] = None
+                self.names.setdefault(name, {}).update(dict.fromkeys(keys))
+
+    def candidates(self, name: str, texts: list[str], region: str) -> list[Any]:
+        """The values that a parameter can have, its default first; none: it is not one that can vary."""
+        if name == REGION:
+            return [next((one for one in (region, *_PLACES) if one not in texts), region), *texts] if texts else []
+        about = self.scope.section("Parameters").get(name)
+        if not isinstance(about, dict) or "List" in str(about.get("Type", "")):
+            return []
+        default = self.scope.parameters[name]
+        known = [default] if isinstance(default, str) else []
+        allowed = about.get("AllowedValues")
+        if isinstance(allowed, list):
+            choices = [text for one in allowed if isinstance(text := text_of(one), str)]
+            compared = [one for one in choices if one in texts]
+            return list(dict.fromkeys([*known, *compared, *choices]))[: max(VALUES_MAX, len(compared) + 2)]
+        texts = [one for one in texts if one in known or _is_within(one, about)]
+        if name in self.keys:
+            return list(dict.fromkeys([*known, *texts]))
+        if known and default not in texts:
+            return [*known, *texts]
+        if not texts:
+            return []
+        other = Unresolved(f"parameter {name} is something else than {' or '.join(texts)}", tuple(texts))
+        return [*known, *(one for one in texts if one not in known), other] if known else [other, *texts]
+
+    def fixed(self, worlds: Collection[World], given: Collection[str]) -> Iterator[str]:
+        """The conditions that depend on a parameter, and are the same in all worlds, or not known in one."""
+        parameters = self.scope.parameters.keys() - set(given)
+        for name, depends in self.conditions.items():
+            if len({one.holds.get(name) for one in worlds} - {None}) < 2 and depends & parameters:
+                yield name
+
+
+def _is_within(text: str, about: Mapping[str, Any]) -> bool:
+    """Whether a parameter may have a value, by its bounds. Where it has a pattern, that is not known."""
+    bounds = {
+        name: text_of(about[name]) for name in ("MinLength", "MaxLength", "MinValue", "MaxValue") if name in about
+    }
+    try:
+        numbers = {name: float(str(bound)) for name, bound in bounds.items()}
+        value = float(text) if "MinValue" in numbers or "MaxValue" in numbers else 0.0
+    except ValueError:
+        return False
+    return (
+        "AllowedPattern" not in about
+        and numbers.get("MinLength", 0) <= len(text) <= numbers.get("MaxLength", len(text))
+        and numbers.get("MinValue", value) <= value <= numbers.get("MaxValue", value)
+    )
