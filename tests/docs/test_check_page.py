@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.check.test_check import CORPUS
 from tests.docs.test_pages import blocks, shell
 
 
@@ -17,9 +18,10 @@ def test_the_page_finds_shows_and_fixes_what_it_says(tmp_path: Path) -> None:
             (tmp_path / title).write_text(text, encoding="utf-8")
     first, second, third = [text for language, _, text in page if language == "sh" and "pip install" not in text]
     found = shell(first, tmp_path)
-    of_template, of_python = [text for language, _, text in page if language == "text"]
+    of_template, of_worlds, of_python = [text for language, _, text in page if language == "text"]
     assert of_template.strip() in found
     assert "3 errors found" in found
+    assert of_worlds.strip() in shell(f"onefold check {CORPUS / 'wrong' / 'worlds-condition.yaml'} || true", tmp_path)
     fixed = shell(second, tmp_path)
     assert "+      VisibilityTimeout: 181\n" in fixed
     assert "+        maxReceiveCount: 477\n" in fixed
