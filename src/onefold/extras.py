@@ -15,6 +15,7 @@ _PACKAGES: Final = {
     "cli": ("click", "rich", "jmespath"),
     "demo": ("aiohttp",),
     "check": ("yaml",),
+    "check-hcl": ("hcl2", "lark", "regex", "yaml"),
     "serve": ("botocore", "httptools", "uvloop", "yaml"),
     "aws": ("boto3", "botocore"),
     "postgres": ("psycopg", "psycopg_binary", "psycopg_pool"),

@@ -203,8 +203,8 @@ def test_plans_are_found_in_directories(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("main.tf", b'resource "aws_sqs_queue" "a" {}', "terraform show -json"),
-        ("main.tf.json", b"{}", "terraform show -json"),
+        ("terragrunt.hcl", b"inputs = {}", "terraform show -json"),
+        ("infra.json", b'{"terraform": {}, "resource": {}}', "terraform show -json"),
         ("plan.json", b"PK\x03\x04 a zip", "terraform show -json plan.json > plan.json"),
         ("plan.json", b'{"terraform_version": "1.0", "planned_values": [1', "plan.json"),
         ("plan.json", b'{"terraform_version": "1.0", "planned_values": ' + b"[" * 50_000, "plan.json"),

@@ -1,5 +1,8 @@
 """Finds the files to read: the files that were named, and in directories possible templates and Python that uses queues.
 
+Terraform's files are found by their directories, as they are read together: those that no other one calls as a module, and
+that have no plan beside them.
+
 Files that git ignores are left out; without git, so are hidden folders and installed packages. Tests are left out unless
 they are named, because they do on purpose what rules report.
 Never here: parsing. Invariant: the number of files, and the part of each that is searched, are bounded.
@@ -10,12 +13,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
+from onefold.check.hcl_files import is_hcl
 from onefold.check.inputs import is_assembly
 from onefold.check.python_modules import FOLDERS_MAX, above
 from onefold.errors import UsageError
@@ -25,25 +29,33 @@ PYTHON: Final = ".py"
 FILES_MAX: Final = 20_000
 _BYTES_LOOKED_AT: Final = 1_048_576
 _TEMPLATE_MARK: Final = re.compile(rb'Resources|"planned_values"')
+_PLAN_MARK: Final = re.compile(rb'"planned_values"')
 _PYTHON_MARK: Final = re.compile(
     rb"boto3|aws_lambda_powertools|aws_durable_execution|batchItemFailures|Records|onefold|apply_async|transport_options"
     rb"|send_message|delete_message|receive_message|[iI]dempotency"
 )
+_TERRAFORM_MARK: Final = re.compile(rb"aws_(?:sqs|sns|lambda|cloudwatch|scheduler|sfn|dynamodb)_")
+_CALLS: Final = re.compile(rb'"?source"?\s{0,99}[=:]\s{0,99}"(\.\.?/[^"\n]{0,255})"')
 _LEFT_OUT: Final = frozenset({"node_modules", "site-packages", "venv", "__pycache__", "build", "dist"})
 _OF_TESTS: Final = re.compile(r"^(?:test_.*|.*_test|conftest)\.py$")
 
 
 class Candidate(Struct, frozen=True):
-    """A file to read. `root`: imports are not followed above it. `is_named`: it was named itself, not its directory."""
+    """A file to read, or a directory of Terraform's files.
+
+    `root`: imports are not followed above it. `is_named`: it was named itself, not its directory.
+    """
 
     path: Path
     root: Path
     is_named: bool
 
+    is_terraform: bool = False
+
     @property
     def is_python(self) -> bool:
         """Whether its name ends in .py."""
-        return self.path.suffix == PYTHON
+        return self.path.suffix == PYTHON and not self.is_terraform
 
 
 def candidates(paths: Sequence[Path]) -> Iterator[Candidate]:
@@ -58,7 +70,12 @@ def candidates(paths: Sequence[Path]) -> Iterator[Candidate]:
             raise UsageError(
                 f"There is no {path}.", todo="Name a template, a Python file, or a directory that has some."
             )
-        found = [Candidate(path, _package_root(path), True)] if not path.is_dir() else list(_inside(path))
+        if path.is_dir():
+            found = list(_inside(path))
+        elif is_hcl(path.name):
+            found = [Candidate(path.parent, path.parent, True, True)]
+        else:
+            found = [Candidate(path, _package_root(path), True)]
         for one in found:
             if one.path not in seen:
                 seen.add(one.path)
@@ -93,7 +110,13 @@ def _inside(directory: Path) -> Iterator[Candidate]:
             names += [os.path.join(folder, one) for one in inside]
             if len(names) > 50 * FILES_MAX:
                 break
-    for path in sorted(Path(one) for one in names):
+    paths = sorted(Path(one) for one in names)
+    for root in _terraform([one for one in paths if is_hcl(one.name)]):
+        if not any(one.parent == root and one.suffix == ".json" and _mentions(one, _PLAN_MARK) for one in paths):
+            yield Candidate(root, directory, False, True)
+    for path in paths:
+        if is_hcl(path.name):
+            continue
         mark = _TEMPLATE_MARK if path.suffix in TEMPLATES else _PYTHON_MARK if path.suffix == PYTHON else None
         if mark is not None and path.is_file() and not _is_of_tests(path, directory) and _mentions(path, mark):
             yield Candidate(path, directory, False)
@@ -116,6 +139,34 @@ def _known_to_git(directory: Path) -> list[str] | None:
     if answer.returncode != 0:
         return None
     return [str(directory / os.fsdecode(one)) for one in answer.stdout.split(b"\0") if one]
+
+
+def _terraform(paths: Sequence[Path]) -> Iterator[Path]:
+    """The directories of Terraform's files that no other one calls, and from which a resource for a queue is reached."""
+    calls: dict[Path, set[Path]] = {}
+    marked: set[Path] = set()
+    for path in paths:
+        found = calls.setdefault(path.parent, set())
+        try:
+            with path.open("rb") as file:
+                text = file.read(_BYTES_LOOKED_AT)
+        except OSError:
+            continue
+        found |= {Path(os.path.normpath(path.parent / os.fsdecode(one))) for one in _CALLS.findall(text)}
+        if _TERRAFORM_MARK.search(text):
+            marked.add(path.parent)
+    called = {other for folder, others in calls.items() for other in others if other != folder}
+    for folder in sorted(calls.keys() - called):
+        if not marked.isdisjoint(_reached(folder, calls)):
+            yield folder
+
+
+def _reached(folder: Path, calls: Mapping[Path, set[Path]]) -> set[Path]:
+    reached, level = {folder}, [folder]
+    while level:
+        level = [one for each in level for one in calls.get(each, ()) if one not in reached]
+        reached |= set(level)
+    return reached
 
 
 def _mentions(path: Path, mark: re.Pattern[bytes]) -> bool:

@@ -21,6 +21,7 @@ from onefold.check.collect_python import HandlerEntry, collect_python
 from onefold.check.collect_template import collect
 from onefold.check.facts import Document, TemplateFacts
 from onefold.check.findings import SEVERITIES, Finding, Severity, is_remote
+from onefold.check.hcl_files import can_read_hcl
 from onefold.check.inputs import Input, read_input
 from onefold.check.joined import Joined, entries_of
 from onefold.check.model import model_of
@@ -114,13 +115,18 @@ def check(
     )  # fmt: skip
     sources: list[tuple[Path, Path]] = []
     named: set[str] = set()
+    terraform: list[Candidate] = []
     for candidate in candidates(paths):
         if candidate.is_named:
             named.add(str(candidate.path))
         if candidate.is_python:
             sources.append((candidate.path, candidate.root))
+        elif candidate.is_terraform and not can_read_hcl():
+            terraform.append(candidate)
         else:
             checking.read(candidate, parameters or {}, (texts or {}).get(candidate.path))
+    if terraform:
+        checking.leave_out(terraform)
     for name, one in (documents or {}).items():
         if one.document.data["Resources"]:
             checking.documents[name] = _Read.of(one, {})
@@ -187,8 +193,20 @@ class _Checking:
         try:
             self.templates[str(path)] = [_Read.of(one, parameters) for one in read_input(path, text)]
         except OnefoldError as error:
-            if candidate.is_named:
-                self._unread.append(Unread.of(str(path), error))
+            if candidate.is_named or candidate.is_terraform:
+                self._unread.append(Unread.of(str(path), error, is_named=candidate.is_named))
+
+    def leave_out(self, terraform: Sequence[Candidate]) -> None:
+        """Report directories of Terraform's files, once for all: what reads them is not installed."""
+        more = f" and {len(terraform) - 1} more with Terraform's files" if len(terraform) > 1 else ""
+        self._unread.append(
+            Unread(
+                f"{terraform[0].path}{more}",
+                "Terraform's own files need the extra check-hcl, which is not installed.",
+                "Run pip install 'onefold[check-hcl]', or check a plan: terraform show -json plan > plan.json.",
+                any(one.is_named for one in terraform),
+            )
+        )
 
     def checked(self, sources: Sequence[tuple[Path, Path]], named: Collection[str]) -> CheckedInput:
         inputs = [*(one for found in self.templates.values() for one in found), *self.documents.values()]

@@ -1,6 +1,7 @@
 """A file as documents: a CloudFormation or SAM template, what the CDK or the Serverless Framework made, a plan of Terraform.
 
-Its content shows which of them it is. A plan gives a document for each region.
+Its content shows which of them it is. A plan gives a document for each region, and so does a directory of Terraform's own
+files, which are read together.
 Never here: what a document says (collect_template.py). Invariant: a file that is none of them is refused with the next step.
 
 Sources: AWS CDK, "Cloud assembly schema" (a directory with the files `cdk.out` and `manifest.json`); Serverless Framework,
@@ -19,6 +20,8 @@ from msgspec.structs import replace
 from onefold.check import terraform_plan, terraform_resources
 from onefold.check.documents import read_document
 from onefold.check.facts import Document
+from onefold.check.hcl_files import is_hcl
+from onefold.check.hcl_modules import plan_in
 from onefold.errors import UsageError
 
 _LOOKED_AT: Final = 4_096
@@ -50,25 +53,24 @@ class Input(Struct, frozen=True, kw_only=True):
 
 
 def read_input(path: Path, text: str | None = None) -> list[Input]:
-    """Read a file.
+    """Read a file, or a directory of Terraform's files.
 
     Args:
+        path: one of these files stands for its directory.
         text: what it is to say instead of what it does, if it is a template.
 
     Raises:
         NotFoundError, StorageError: it is not there, or cannot be read.
         UsageError: it is none of what is read here.
     """
-    _refuse_others(path)
+    if path.name.endswith(".hcl"):
+        raise _of_terraform(path)
+    if path.is_dir() or is_hcl(path.name):
+        return _of_plan(plan_in(path if path.is_dir() else path.parent))
     if text is None and path.is_file() and _begins_as_plan(path):
         data = terraform_plan.loaded(path)
         if terraform_plan.is_plan(data):
-            plan = terraform_plan.plan_of(str(path), data)
-            return [
-                Input(document=document, account=account, region=region, takes_parameters=False)
-                for document, account, region in terraform_resources.documents_of(plan)
-                if document.data["Resources"]
-            ]
+            return _of_plan(terraform_plan.plan_of(str(path), data))
     document = read_document(path, text)
     if {"resource", "terraform"} & document.data.keys() and not document.data.get("Resources"):
         raise _of_terraform(path)
@@ -103,15 +105,19 @@ def _begins_as_plan(path: Path) -> bool:
     return b'"terraform_version"' in begin.replace(b"\0", b"")  # PowerShell's `>` writes UTF-16
 
 
-def _refuse_others(path: Path) -> None:
-    if path.name.endswith((".tf", ".tf.json", ".hcl")):
-        raise _of_terraform(path)
+def _of_plan(plan: terraform_plan.Plan) -> list[Input]:
+    return [
+        Input(document=document, account=account, region=region, takes_parameters=False)
+        for document, account, region in terraform_resources.documents_of(plan)
+        if document.data["Resources"]
+    ]
 
 
 def _of_terraform(path: Path) -> UsageError:
     return UsageError(
-        f"{path} is a file of Terraform, which says little without its variables and modules.",
-        todo="Run terraform plan -out=plan and terraform show -json plan > plan.json, then give plan.json.",
+        f"{path} is a file of Terraform, which is not read by itself.",
+        todo="Name the directory with its *.tf or *.tf.json files; or run terraform plan -out=plan and terraform show -json "
+        "plan > plan.json, then give plan.json.",
     )
 
 

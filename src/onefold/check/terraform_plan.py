@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections import abc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ ABSENT: Final = object()
 _REFERENCE: Final = re.compile(r"((?:data\.)?[a-z][a-z0-9_]*\.[\w-]+)(\[[^\]]{1,255}\])?(?:\.([a-z][a-z0-9_]*))?")
 _INDEX: Final = re.compile(r"\[[^\[\]]{0,255}\]")
 _ALIAS: Final = re.compile(r'\[(?:[0-9]+|"[^"\]]*")\]$')
+UNKNOWN: Final = "it is known after apply"
 Json = dict[str, Any]
 
 
@@ -44,7 +45,8 @@ class PlanTarget(Struct, frozen=True):
 class Planned(Struct, frozen=True, kw_only=True):
     """A resource or data source: its address and type, in which module and of which provider it is, and its arguments.
 
-    `written`: where it and its arguments are in the files beside the plan, as far as these are there.
+    `written`: where it and its arguments are in the files beside the plan, as far as these are there. `condition`: what its
+    existence depends on, "" where it surely exists. `is_data`: it is only read, and made elsewhere.
     """
 
     address: str
@@ -53,12 +55,15 @@ class Planned(Struct, frozen=True, kw_only=True):
     provider: str
     body: Block
     written: abc.Mapping[str, Written] = {}
+    condition: str = ""
+    is_data: bool = False
 
 
 class Plan(Struct, frozen=True, kw_only=True):
     """All resources by their addresses. `regions`: of providers, where written. `missing`: why there may be more.
 
-    `outputs`: what the root module gives to others, who may refer to it.
+    `outputs`: what the root module gives to others, who may refer to it. `text`: of the file, if it is not
+    a plan.
     """
 
     file: str
@@ -66,6 +71,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     outputs: abc.Mapping[str, list[PlanTarget]]
     regions: abc.Mapping[str, str]
     missing: tuple[str, ...]
+    text: str = ""
 
 
 def is_plan(data: Any) -> bool:
@@ -93,10 +99,10 @@ def plan_of(file: str, data: Json) -> Plan:
 
 
 class Block:
-    """Arguments of a resource, or of a block in it."""
+    """Arguments of a resource, or of a block in it. `targets_of`: the resources that an expression refers to."""
 
-    def __init__(self, reader: _Reader, address: str, values: Any, unknown: Any, expressions: Any) -> None:
-        self._reader = reader
+    def __init__(self, targets_of: TargetsOf, address: str, values: Any, unknown: Any, expressions: Any) -> None:
+        self._targets_of = targets_of
         self.address = address
         self.values: Json = values if isinstance(values, dict) else {}
         self._unknown: Any = unknown
@@ -120,15 +126,18 @@ class Block:
         """The blocks of a name, also where there is one."""
         unknown = self._unknown.get(name) if isinstance(self._unknown, dict) else self._unknown
         if unknown is True:
-            return Unresolved("it is known after apply") if name in self._expressions else []
+            return Unresolved(UNKNOWN) if name in self._expressions else []
         values, expressions = self.values.get(name), self._expressions.get(name)
+        if isinstance(values, Perhaps):
+            return Unresolved(values.why)
         values = values if isinstance(values, list) else [values] if isinstance(values, dict) else []
         expressions = expressions if isinstance(expressions, list) else [expressions]
         unknown = unknown if isinstance(unknown, list) else [unknown] if isinstance(unknown, dict) else []
         fits = len(expressions) == len(values)  # not so where blocks are made in a loop
         return [
             Block(
-                self._reader, self.address, one, unknown[at] if at < len(unknown) else {}, expressions[at] if fits else {}
+                self._targets_of, self.address, one,
+                unknown[at] if at < len(unknown) else {}, expressions[at] if fits else {},
             )
             for at, one in enumerate(values)
         ]  # fmt: skip
@@ -136,7 +145,7 @@ class Block:
     def targets(self, name: str) -> list[PlanTarget] | None:
         """The resources that an argument refers to; None if that is not known."""
         expression = self._expressions.get(name)
-        return self._reader.targets(expression, self._reader.module_of(self.address)) if expression else None
+        return self._targets_of(expression, self.address) if expression else None
 
     def _unknown_value(self, name: str) -> Any:
         if name not in self._expressions:
@@ -148,14 +157,30 @@ class Block:
 
 
 class Perhaps(Struct, frozen=True):
-    """A value that is not known, and the resources that it is made of as far as that is known."""
+    """A value that is not known, the resources that it is made of as far as that is known, and why."""
 
     targets: tuple[PlanTarget, ...]
+    why: str = UNKNOWN
+
+
+class Pieces(Struct, frozen=True):
+    """A text of which parts are references or not known."""
+
+    parts: tuple[Any, ...]
+
+
+class Encoded(Struct, frozen=True):
+    """A value as JSON, of which not all is known."""
+
+    value: Any
+
+
+TargetsOf = Callable[[Any, str], "list[PlanTarget] | None"]
 
 
 def _with_gaps(value: Any, unknown: Any) -> Any:
     if unknown is True:
-        return Unresolved("it is known after apply")
+        return Unresolved(UNKNOWN)
     if isinstance(value, dict) and isinstance(unknown, dict):
         return {key: _with_gaps(value.get(key), unknown.get(key)) for key in {**value, **unknown}}
     if isinstance(value, list) and isinstance(unknown, list):
@@ -211,8 +236,11 @@ class _Reader:
             type=kind,
             module=module,
             provider=str(configured.get("provider_config_key", "")).rpartition(":")[2],
-            body=Block(self, address, values, _mapping(change.get("after_unknown")), configured.get("expressions")),
+            body=Block(
+                self._targets_of, address, values, _mapping(change.get("after_unknown")), configured.get("expressions")
+            ),
             written=self._written_in(self._folder(_INDEX.sub("", module))).get(local, {}),
+            is_data=one.get("mode") == "data",
         )
 
     def _configured(self, module: str, local: str) -> Json:
@@ -249,8 +277,8 @@ class _Reader:
             self._written[folder] = written_in(folder)
         return self._written[folder]
 
-    def module_of(self, address: str) -> str:
-        return self._of.get(address, "")
+    def _targets_of(self, expression: Any, address: str) -> list[PlanTarget] | None:
+        return self.targets(expression, self._of.get(address, ""))
 
     # -- references ------------------------------------------------------------------------------------------------------
 

@@ -17,14 +17,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from onefold.check.facts import Document, PropertyPath, Span, Unresolved
-from onefold.check.terraform_plan import ABSENT, Block, Perhaps, Plan, Planned, PlanTarget
-from onefold.check.terraform_sources import redrive_of
+from onefold.check.terraform_plan import (
+    ABSENT,
+    UNKNOWN,
+    Block,
+    Encoded,
+    Perhaps,
+    Pieces,
+    Plan,
+    Planned,
+    PlanTarget,
+)
+from onefold.check.terraform_sources import Written, redrive_of
 from onefold.check.terraform_types import TARGET, TYPES, WORDS, Part, Parts
 
 Json = dict[str, Any]
-UNKNOWN: Final = "it is known after apply"
-
-
 _ARNS: Final = frozenset({"arn", "invoke_arn", "qualified_arn", "topic_arn", "target_arn"})
 _NAMES: Final = frozenset({"name", "function_name", "alarm_name", "key_id"})
 _ID_IS_ARN: Final = frozenset(
@@ -32,6 +39,8 @@ _ID_IS_ARN: Final = frozenset(
 )
 _QUEUE_ARN: Final = re.compile(r"(?P<base>aws_sqs_queue\.[\w-]+)(?P<index>\[[^\]]*\])?\.arn")
 _OF_ALL_REGIONS: Final = "aws_iam_"
+_REGION: Final = re.compile(r"[a-z]{2,4}(-[a-z]{2,10}){1,3}-[0-9]{1,2}")
+_GAP: Final = re.compile("\ue000([0-9]{1,6})\ue001")  # a part of JSON that is not known
 _OF_VALUES: Final = ("arn", "url", "qualified_arn", "key_id")
 
 
@@ -40,12 +49,12 @@ def documents_of(plan: Plan) -> Iterator[tuple[Document, str, str]]:
     groups: dict[str, list[Planned]] = {}
     everywhere: list[Planned] = []
     for one in plan.resources.values():
-        if one.type.startswith(_OF_ALL_REGIONS) or one.address.startswith("data.") or ".data." in one.address:
+        if one.type.startswith(_OF_ALL_REGIONS) or one.is_data:
             everywhere.append(one)
         else:
             groups.setdefault(_region(plan, one), []).append(one)
     for region, resources in groups.items():
-        yield _Writer(plan, [*resources, *everywhere], region if "-" in region else "").document()
+        yield _Writer(plan, [*resources, *everywhere], region if _REGION.fullmatch(region) else "").document()
 
 
 def _region(plan: Plan, one: Planned) -> str:
@@ -53,6 +62,48 @@ def _region(plan: Plan, one: Planned) -> str:
     parts = str(one.body.values.get("arn") or "").split(":")
     of_arn = parts[3] if len(parts) > 5 and one.type in TYPES else ""  # the ARN of a target is that of another resource
     return str(one.body.values.get("region") or of_arn or plan.regions.get(one.provider) or one.provider)
+
+
+def _depending(one: Planned) -> Json:
+    """The condition of a resource that may not exist."""
+    return {"Condition": one.condition} if one.condition else {}
+
+
+def _perhaps_made(one: Planned, value: Any) -> Any:
+    """A part of another resource, which a resource of its own writes."""
+    return {"Fn::If": [one.condition, value, {"Ref": "AWS::NoValue"}]} if one.condition else value
+
+
+def _is_made(one: Planned) -> bool:
+    """Whether it is a resource of a type that is known here, and not a data source, which says little of one."""
+    return one.type in TYPES and not one.is_data
+
+
+def _json_with_gaps(parts: Sequence[Any]) -> Any:
+    """What JSON says whose texts have parts that are not known, or that are references."""
+    text = "".join(
+        one.replace("\ue000", "") if isinstance(one, str) else f"\ue000{at}\ue001" for at, one in enumerate(parts)
+    )
+    text = re.sub(rf"([:\[,]\s*)({_GAP.pattern})(?=\s*[,\]}}])", r'\1"\2"', text)  # a number, or a whole value
+    try:
+        return _filled(json.loads(text), parts)
+    except (ValueError, RecursionError):
+        return Perhaps((), "a text that is not JSON as far as it is known")
+
+
+def _filled(value: Any, parts: Sequence[Any]) -> Any:
+    """A value of JSON, with its gaps in texts filled again."""
+    match value:
+        case str() if _GAP.search(value):
+            found = [one if at % 2 == 0 else parts[int(one)] for at, one in enumerate(_GAP.split(value))]
+            found = [one for one in found if one != ""]
+            return found[0] if len(found) == 1 else Pieces(tuple(found))
+        case list():
+            return [_filled(one, parts) for one in value]
+        case dict():
+            return {name: _filled(one, parts) for name, one in value.items()}
+        case _:
+            return value
 
 
 def _is_off(block: Any) -> bool:
@@ -68,14 +119,14 @@ class _Writer:
         for one in resources:
             for name in _OF_VALUES:
                 value = one.body.values.get(name)
-                if isinstance(value, str) and value and one.type in TYPES:
+                if isinstance(value, str) and value and _is_made(one):
                     self._known.setdefault(value, self._reference(PlanTarget(one.address, name)))
         self._made: Json = {}
         self._spans: dict[PropertyPath, Span] = {}
 
     def document(self) -> tuple[Document, str, str]:
         for one in self._resources.values():
-            if one.type in TYPES:
+            if _is_made(one):
                 self._take(one)
         for one in self._resources.values():
             match one.type:
@@ -94,8 +145,14 @@ class _Writer:
             name: {"Value": self._perhaps(Perhaps(tuple(targets))), "Export": {"Name": name}}
             for name, targets in self._plan.outputs.items()
         }
+        conditions = {
+            one.condition: Unresolved(f"{one.condition} is not known")
+            for one in self._resources.values()
+            if one.condition
+        }
+        data = {"Resources": self._made, "Outputs": outputs, "Conditions": conditions}
         document = Document(
-            self._plan.file, {"Resources": self._made, "Outputs": outputs}, {}, self._spans,
+            self._plan.file, data, {}, self._spans, self._plan.text,
             missing=self._plan.missing, exact=bool(account and region), words=WORDS, is_generated=True,
         )  # fmt: skip
         return document, account, region
@@ -103,7 +160,7 @@ class _Writer:
     def _place(self) -> tuple[str, str]:
         for one in self._resources.values():
             parts = str(one.body.values.get("arn") or "").split(":")
-            if one.type in TYPES and len(parts) > 5 and parts[3] and parts[4]:
+            if _is_made(one) and len(parts) > 5 and parts[3] and parts[4]:
                 return parts[4], parts[3]
         return "", self._region
 
@@ -117,6 +174,7 @@ class _Writer:
                 if policy is not ABSENT:
                     self._made[f"{one.address}.policy"] = {
                         "Type": "AWS::SQS::QueueInlinePolicy",
+                        **_depending(one),
                         "Properties": {"Queue": {"Ref": one.address}, "PolicyDocument": policy},
                     }
             case "aws_lambda_function":
@@ -131,17 +189,22 @@ class _Writer:
                 properties["PolicyDocument"] = self._managed(one.body)
             case _:
                 pass
-        self._made[one.address] = {"Type": kind.name, "Properties": properties}
-        self._place_spans(one, kind.parts)
-
-    def _place_spans(self, one: Planned, parts: Parts) -> None:
-        """Note where a resource and its properties are written."""
+        self._made[one.address] = {"Type": kind.name, **_depending(one), "Properties": properties}
         if "" in one.written:
             self._spans["Resources", one.address] = one.written[""].span
+        self._place_spans(one.written, kind.parts, ("Resources", one.address, "Properties"))
+
+    def _place_spans(self, written: Mapping[str, Written], parts: Parts, path: PropertyPath) -> None:
+        """Note where properties are written."""
         for name, part in parts.items():
-            if name in one.written:
-                path = ("Resources", one.address, "Properties", part if isinstance(part, str) else part.name)
-                self._spans[path] = one.written[name].span
+            if name not in written:
+                continue
+            at = (*path, part if isinstance(part, str) else part.name)
+            self._spans[at] = written[name].span
+            if isinstance(part, Part) and part.how == "text":
+                self._spans |= {(*at, key): one.span for key, one in written[name].inside.items()}
+            elif isinstance(part, Part) and part.how == "one":
+                self._place_spans(written[name].inside, part.inside, at)
 
     def _written_redrive(self, one: Planned) -> Json:
         """A redrive policy that the plan does not know, where the files give it and name the same queue as the plan."""
@@ -192,6 +255,10 @@ class _Writer:
                 return self._reference(value)
             case Perhaps():
                 return self._perhaps(value)
+            case Pieces():
+                return {"Fn::Join": ["", [self._value(one) for one in value.parts]]}
+            case Encoded():
+                return {"Fn::ToJsonString": self._value(value.value)}
             case str():
                 return self._known.get(value, value)
             case list():
@@ -208,6 +275,10 @@ class _Writer:
             if source is not None and source.type == "aws_iam_policy_document":
                 return self._policy(source.body)
             return self._perhaps(Perhaps((value,)))
+        if isinstance(value, Encoded):
+            return self._value(value.value)
+        if isinstance(value, Pieces):
+            return self._value(_json_with_gaps(value.parts))
         if not isinstance(value, str):
             return self._value(value)
         try:
@@ -235,7 +306,7 @@ class _Writer:
     def _perhaps(self, value: Perhaps) -> Any:
         """A value that is not known, with the resources that it may be of, so that these are known to be referred to."""
         listed = [{"Ref": one.address} for one in value.targets if one.address in self._resources]
-        return {"Fn::Select": [Unresolved(UNKNOWN), listed]} if listed else Unresolved(UNKNOWN)
+        return {"Fn::Select": [Unresolved(value.why), listed]} if listed else Unresolved(value.why)
 
     # -- what CloudFormation writes elsewhere ------------------------------------------------------------------------------
 
@@ -323,7 +394,7 @@ class _Writer:
             elif isinstance(targets := properties.setdefault("Targets", []), list):
                 if "" in one.written:
                     self._spans["Resources", address, "Properties", "Targets", len(targets)] = one.written[""].span
-                targets.append(made)
+                targets.append(_perhaps_made(one, made))
 
     def _named(self, kind: str, body: Block, name: str, *same: str) -> str | None:
         """The address of the resource of a type that an argument names."""
@@ -352,7 +423,8 @@ class _Writer:
         value = self._json(one.body.value(name))
         for address, made in self._made.items():
             if made["Type"] == "AWS::SQS::Queue" and queue in (None, address):
-                made["Properties"].setdefault(attribute, value if queue is not None else Unresolved(UNKNOWN))
+                value = _perhaps_made(one, value) if queue is not None else Unresolved(UNKNOWN)
+                made["Properties"].setdefault(attribute, value)
 
     def _take_recursion(self, one: Planned) -> None:
         function = self._named("aws_lambda_function", one.body, "function_name")

@@ -8,7 +8,7 @@ Never here: evaluating expressions. Invariant: what is not surely understood is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +31,11 @@ _REDRIVE: Final = re.compile(r"jsonencode\(\s*\{(?P<body>[^{}]*)\}\s*\)", re.DOT
 
 
 class Written(Struct, frozen=True):
-    """A resource or argument: where it is, and the text of its expression, "" for a resource."""
+    """A resource or argument: where it is, the text of its expression, "" for a resource, and what is inside it."""
 
     span: Span
     text: str = ""
+    inside: Mapping[str, Written] = {}
 
 
 class _Token(Struct, frozen=True):

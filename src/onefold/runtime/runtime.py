@@ -128,7 +128,7 @@ class Runtime:
 
                     for warning in self._opened.warnings:
                         logging.getLogger("onefold").warning(
-                            "%s To change them: onefold queue apply %s", warning, self.registry.command_name
+                            "%s To change them: onefold queue apply MODULE:APP", warning
                         )
 
     def _here(self) -> _Opened:

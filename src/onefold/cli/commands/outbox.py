@@ -26,6 +26,7 @@ from onefold.cli.render import line
 from onefold.engines.urls import open_outbox
 from onefold.observe.sinks import LogSink
 from onefold.observe.wording import counted
+from onefold.redact import shown_url
 from onefold.runtime.events import EVENTS, Event, Sinks
 from onefold.runtime.relay import Relay, beside
 
@@ -126,7 +127,7 @@ def create(url: str, prints: bool) -> Answer:
         if prints:
             click.echo(made.sql, nl=False)
         else:
-            line(f"onefold_outbox, version {made.version}, is in {made.url}")
+            line(f"onefold_outbox, version {made.version}, is in {shown_url(url)}")
 
     return Answer(made, draw=draw)
 

@@ -1,0 +1,504 @@
+"""A directory of Terraform's files as a plan, without Terraform: modules, variables, locals, loops, references.
+
+Variables have the values of `terraform.tfvars` and `*.auto.tfvars`, or their defaults. Modules are followed where they are
+directories, or where `terraform init` has put them. What exists only under a condition that is not known has that
+condition; a loop over what is not known makes one resource, which stands for all.
+Never here: parsing (hcl_files.py), expressions (hcl_expressions.py), what resources mean (terraform_resources.py).
+Invariants: nothing is run and nothing is asked of AWS; numbers of modules and resources are bounded; what a module that is
+not there may hold is in `Plan.missing`.
+
+Source: Terraform documentation, "Modules", "Input Variables", "Local Values", "The count Meta-Argument", "The for_each
+Meta-Argument", "Dynamic Blocks".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from onefold.check.hcl_expressions import Evaluator, Scope
+from onefold.check.hcl_files import Expression, HclBlock, blocks_in, expression_of, is_hcl, values_in, word
+from onefold.check.hcl_values import (
+    ITEMS_MAX,
+    TEXT_MAX,
+    Named,
+    OfLoop,
+    Split,
+    followed,
+    size_of,
+    targets_in,
+    unknown,
+)
+from onefold.check.terraform_plan import Block, Encoded, Perhaps, Pieces, Plan, Planned, PlanTarget
+from onefold.check.terraform_sources import Written
+from onefold.check.terraform_types import TYPES
+from onefold.errors import UsageError
+
+RESOURCES_MAX: Final = 5_000  # ours
+INSTANCES_MAX: Final = 1_000  # ours: of one resource or module
+MODULES_MAX: Final = 500
+MODULES_DEEP_MAX: Final = 5
+_NAMES: Final = frozenset({"name", "function_name", "alarm_name"})  # the reference says more than the value
+_OWN: Final = frozenset(
+    {"count", "for_each", "provider", "depends_on", "lifecycle", "provisioner", "connection", "timeouts"}
+)
+_READ_DATA: Final = frozenset({"aws_iam_policy_document", "archive_file"})  # whose arguments say what they give
+_INSTALLED: Final = Path(".terraform/modules/modules.json")
+_INSTALLED_BYTES_MAX: Final = 1_048_576
+Json = dict[str, Any]
+
+
+def plan_in(folder: Path) -> Plan:
+    """Read a directory of Terraform's files as far as they say what Terraform would plan.
+
+    Raises:
+        StorageError: a file cannot be read.
+        UsageError: a file is not HCL or JSON; there is too much to read or to evaluate; python-hcl2 is not installed.
+    """
+    tree = _Tree(folder)
+    root = _Module(tree, "", folder, ".", values_in(folder))
+    resources = {one.address: one for one in root.planned()}
+    files = sorted((one for one in folder.iterdir() if is_hcl(one.name)), key=lambda one: (one.name != "main.tf", one))
+    return Plan(
+        file=str(files[0]) if files else str(folder),
+        text=files[0].read_text(encoding="utf-8-sig", errors="replace") if files else "",
+        resources=resources,
+        outputs={name: list(targets_in(root.output(name))) for name in root.outputs},
+        regions=root.regions(),
+        missing=tuple(tree.missing),
+    )
+
+
+class _Tree:
+    """What all modules of a directory share."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.evaluator = Evaluator(str(folder))
+        self.missing: dict[str, None] = {}
+        self.modules = 0
+        self.resources = 0
+        self._blocks: dict[Path, dict[str, list[HclBlock]]] = {}
+        self._installed: dict[str, Path] | None = None
+
+    def blocks(self, folder: Path) -> dict[str, list[HclBlock]]:
+        if folder not in self._blocks:
+            self._blocks[folder] = blocks_in(folder)
+        return self._blocks[folder]
+
+    def installed(self, key: str) -> Path | None:
+        """Where `terraform init` has put a module; its key is made of the names of calls."""
+        if self._installed is None:
+            self._installed = {}
+            try:
+                with (self.folder / _INSTALLED).open("rb") as file:
+                    listed = json.loads(file.read(_INSTALLED_BYTES_MAX))["Modules"]
+                self._installed = {str(one["Key"]): self.folder / str(one["Dir"]) for one in listed}
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                pass
+        return self._installed.get(key)
+
+
+class _Instances(Struct, frozen=True):
+    """How often something exists: `kind` one, count or each, with its keys and their values; or unknown, by what `text`."""
+
+    kind: str
+    keys: Mapping[Any, Any] = {}
+    text: str = ""
+    over: Perhaps | None = None
+
+    def scopes(self) -> Iterator[tuple[str, Scope]]:
+        """The end of the address of each, and the names that it has."""
+        if self.kind == "one":
+            yield "", Scope()
+        elif self.kind == "unknown":
+            key = self.over or unknown("a key of a loop that is not known")
+            yield "", Scope({"each": {"key": key, "value": key}, "count": {"index": key}}, self.text)
+        for key, value in self.keys.items():
+            if self.kind == "count":
+                yield f"[{key}]", Scope({"count": {"index": key}})
+            else:
+                yield f"[{json.dumps(key, ensure_ascii=False)}]", Scope({"each": {"key": key, "value": value}})
+
+
+class _Module:
+    """One instance of a module; it is what names in its expressions are looked up in."""
+
+    def __init__(
+        self, tree: _Tree, address: str, folder: Path, path: str, given: Mapping[str, Expression] | None = None,
+        arguments: Mapping[str, Callable[[], Any]] | None = None, providers: Mapping[str, str] | None = None,
+        condition: str = "", depth: int = 0,
+    ) -> None:  # fmt: skip
+        self._tree = tree
+        self.address = address
+        self._folder = folder
+        self._path = path
+        self._given = given or {}
+        self._arguments = arguments or {}
+        self._providers = providers or {}
+        self._condition = condition
+        self._depth = depth
+        self._blocks = tree.blocks(folder)
+        self._locals: dict[str, Expression] = {
+            name: one for each in self._blocks.get("locals", ()) for name, one in each.attributes.items()
+        }
+        self.outputs = [name.partition(".")[2] for name in self._blocks if name.startswith("output.")]
+        self._known: dict[str, Any] = {}
+        self._loops: dict[str, _Instances] = {}
+        self._children: dict[str, dict[str, _Module]] = {}
+
+    # -- names -----------------------------------------------------------------------------------------------------------
+
+    def named(self, root: str, steps: Sequence[Any], scope: Scope) -> Any:
+        """What a name stands for."""
+        first = steps[0] if steps and isinstance(steps[0], str) else ""
+        match root:
+            case "var":
+                return followed(self._once(f"var.{first}", lambda: self._variable(first)), steps[1:])
+            case "local":
+                return followed(self._once(f"local.{first}", lambda: self._local(first)), steps[1:])
+            case "path" if first in ("module", "root"):
+                return self._path if first == "module" else "."
+            case "module" if (block := self._block(f"module.{first}")) is not None:
+                return self._chosen(block, f"module.{first}", self._child_named, steps[1:], scope)
+            case "data":
+                second = steps[1] if len(steps) > 1 and isinstance(steps[1], str) else ""
+                name = f"data.{first}.{second}"
+                block = self._block(name)
+                if block is None or first not in _READ_DATA:
+                    return unknown(f"{name} is read when Terraform plans")
+                return self._chosen(block, name, self._resource_named, steps[2:], scope)
+            case _ if (block := self._block(f"resource.{root}.{first}")) is not None:
+                return self._chosen(block, f"{root}.{first}", self._resource_named, steps[1:], scope)
+            case _:
+                return unknown(f"{root}.{first} is not in these files" if first else f"{root} is not known")
+
+    def parsed(self, text: str) -> Any:
+        """The syntax tree of an expression in a text."""
+        return expression_of(text, str(self._folder))
+
+    def read(self, path: str) -> str | None:
+        """The text of a file in the directory of the module."""
+        below = os.path.normpath(path if self._path == "." else os.path.relpath(path, self._path))
+        if os.path.isabs(path) or below.startswith(".."):
+            return None
+        try:
+            with (self._folder / below).open("rb") as file:
+                raw = file.read(TEXT_MAX + 1)
+            return None if len(raw) > TEXT_MAX else raw.decode("utf-8-sig")
+        except (OSError, ValueError):
+            return None
+
+    def _once(self, name: str, find: Callable[[], Any]) -> Any:
+        """The value of a name; one that refers to itself is not known."""
+        if name not in self._known:
+            self._known[name] = unknown(f"{name} refers to itself")
+            value = find()
+            is_large = size_of(value) > ITEMS_MAX
+            self._known[name] = unknown(f"{name} is too large") if is_large else value
+        return self._known[name]
+
+    def _value(self, expression: Expression, scope: Scope = Scope()) -> Any:  # noqa: B008 - it has no state
+        return self._tree.evaluator.value(expression.node, scope, self)
+
+    def _block(self, name: str) -> HclBlock | None:
+        return next(iter(self._blocks.get(name, ())), None)
+
+    def _variable(self, name: str) -> Any:
+        block = self._block(f"variable.{name}")
+        if block is None:
+            return unknown(f"there is no variable {name}")
+        if name in self._arguments or name in self._given:
+            value = self._arguments[name]() if name in self._arguments else self._value(self._given[name])
+            is_nullable = block.attributes.get("nullable")
+            if value is not None or is_nullable is None or self._value(is_nullable) is not False:
+                return value
+        default = block.attributes.get("default")
+        return unknown(f"var.{name} has no default") if default is None else self._value(default)
+
+    def _local(self, name: str) -> Any:
+        found = self._locals.get(name)
+        return unknown(f"there is no local.{name}") if found is None else self._value(found)
+
+    def output(self, name: str) -> Any:
+        """What the module gives to whoever calls it."""
+        block = self._block(f"output.{name}")
+        value = None if block is None else block.attributes.get("value")
+        if value is None:
+            return unknown(f"{self.address or 'the module'} has no output {name}")
+        return self._once(f"output.{name}", lambda: self._value(value))
+
+    # -- how often things exist ------------------------------------------------------------------------------------------
+
+    def _instances(self, block: HclBlock) -> _Instances:
+        if block.name not in self._loops:
+            self._loops[block.name] = _Instances("unknown", text=block.name)  # while it refers to itself
+            self._loops[block.name] = self._counted(block)
+        return self._loops[block.name]
+
+    def _counted(self, block: HclBlock) -> _Instances:
+        count, each = block.attributes.get("count"), block.attributes.get("for_each")
+        if count is not None:
+            number = self._value(count)
+            if type(number) is int and 0 <= number <= INSTANCES_MAX:
+                return _Instances("count", {at: at for at in range(number)})
+            return _unknown_loop(f"count = {_text(count)}", number)
+        if each is not None:
+            many = self._value(each)
+            if isinstance(many, list) and all(isinstance(one, str) for one in many):
+                many = {one: one for one in many}
+            if isinstance(many, dict) and len(many) <= INSTANCES_MAX:
+                return _Instances("each", many)
+            return _unknown_loop(f"for_each = {_text(each)}", many)
+        return _Instances("one")
+
+    def _chosen(
+        self, block: HclBlock, address: str, name: Callable[[HclBlock, str, str], Named], steps: Sequence[Any], scope: Scope
+    ) -> Any:  # fmt: skip
+        """What is at the end of `.name` and `[index]` in a resource or module, which there may be several of."""
+        found = self._instances(block)
+        if found.kind == "one":
+            return name(block, address, "").follow(steps)
+        if found.kind == "count":
+            return followed([name(block, address, end) for end, _ in found.scopes()], steps)
+        if found.kind == "each":
+            ends = [end for end, _ in found.scopes()]
+            many = {key: name(block, address, end) for key, end in zip(found.keys, ends, strict=True)}
+            return followed(many, steps)
+        all_of_them = name(block, address, "")
+        is_same = bool(steps) and steps[0] is OfLoop and bool(scope.loop) and scope.loop == found.text
+        if is_same or (steps and type(steps[0]) is int and found.text.startswith("count")):
+            return all_of_them.follow(steps[1:])
+        return unknown(f"{address} has {found.text}, which is not known", all_of_them)
+
+    def _resource_named(self, block: HclBlock, address: str, end: str) -> Named:
+        full = f"{self.address}.{address}{end}" if self.address else f"{address}{end}"
+        scope = next((one for each, one in self._instances(block).scopes() if each == end), Scope())
+        return Named(PlanTarget(full, ""), lambda steps: self._attribute(block, full, scope, steps))
+
+    def _attribute(self, block: HclBlock, address: str, scope: Scope, steps: Sequence[Any]) -> Any:
+        whole = PlanTarget(address, "")
+        if not steps:
+            return Named(whole, lambda more: self._attribute(block, address, scope, more))
+        if steps[0] is Split:
+            return [self._attribute(block, address, scope, steps[1:])]
+        if not isinstance(steps[0], str):
+            return unknown(f"a part of {address} that is not known", whole)
+        kind, name = block.labels[0], steps[0]
+        written = block.attributes.get(name)
+        if written is not None and not (kind in TYPES and name in _NAMES):
+            found = self._once(f"{address}.{name}", lambda: self._value(written, scope))
+            return followed(found, steps[1:])
+        defaults: Mapping[str, Any] = TYPES[kind].defaults if kind in TYPES else {}
+        if name in defaults and written is None:
+            return followed(defaults[name], steps[1:])
+        if len(steps) > 1:
+            return unknown(f"a part of {address} that is not known", whole)
+        return PlanTarget(address, name)
+
+    def _child_named(self, block: HclBlock, address: str, end: str) -> Named:
+        child = self._called(block).get(end)
+
+        def follow(steps: Sequence[Any]) -> Any:
+            if child is None:
+                return unknown(f"{address} is not read here")
+            if steps and steps[0] is Split:
+                return [follow(steps[1:])]
+            if not steps or not isinstance(steps[0], str):
+                return Named(None, follow)
+            return followed(child.output(steps[0]), steps[1:])
+
+        return Named(None, follow)
+
+    # -- modules ---------------------------------------------------------------------------------------------------------
+
+    def _called(self, block: HclBlock) -> dict[str, _Module]:
+        """The instances of a module that is called, by the ends of their addresses; none where it is not there."""
+        call = block.labels[0]
+        if call not in self._children:
+            self._children[call] = {}
+            folder = self._folder_of(block)
+            if folder is None or self._depth >= MODULES_DEEP_MAX:
+                self._tree.missing[f"{self.address}{'.' if self.address else ''}module.{call}, which is not read"] = (
+                    None
+                )
+                return {}
+            self._children[call] = {
+                end: self._child(block, folder, end, scope) for end, scope in self._instances(block).scopes()
+            }
+        return self._children[call]
+
+    def _child(self, block: HclBlock, folder: Path, end: str, scope: Scope) -> _Module:
+        self._tree.modules += 1
+        if self._tree.modules > MODULES_MAX:
+            raise UsageError(f"{self._tree.folder} calls more than {MODULES_MAX} modules.", todo="Check a plan.")
+
+        def given(expression: Expression) -> Callable[[], Any]:
+            return lambda: self._value(expression, scope)
+
+        local = f"module.{block.labels[0]}{end}"
+        listed = block.attributes.get("providers")
+        passed = {name: _text(one) for name, one in (listed.inside if listed is not None else {}).items()}
+        return _Module(
+            self._tree, f"{self.address}.{local}" if self.address else local, folder,
+            os.path.relpath(folder, self._tree.folder),
+            arguments={name: given(one) for name, one in block.attributes.items()},
+            providers={**self._providers, **{name: self._providers.get(one, one) for name, one in passed.items()}},
+            condition=self._condition_of(block),
+            depth=self._depth + 1,
+        )  # fmt: skip
+
+    def _folder_of(self, block: HclBlock) -> Path | None:
+        written = block.attributes.get("source")
+        source = self._value(written) if written is not None else None
+        if isinstance(source, str) and source.startswith(("./", "../")):
+            folder = Path(os.path.normpath(self._folder / source))
+        else:
+            calls = re.sub(r"\[[^\]]*\]", "", self.address).split(".")
+            key = ".".join([*(one for one in calls if one not in ("module", "")), block.labels[0]])
+            installed = self._tree.installed(key)
+            if installed is None:
+                return None
+            folder = Path(os.path.normpath(installed))
+        return folder if folder.is_dir() else None
+
+    # -- resources -------------------------------------------------------------------------------------------------------
+
+    def planned(self) -> Iterator[Planned]:
+        """The resources of the module and of those that it calls."""
+        for blocks in self._blocks.values():
+            block = blocks[0]
+            if block.type == "module":
+                for child in self._called(block).values():
+                    yield from child.planned()
+            elif block.type in ("resource", "data") and (block.type == "resource" or block.labels[0] in _READ_DATA):
+                for end, scope in self._instances(block).scopes():
+                    yield self._planned(block, end, scope)
+
+    def _planned(self, block: HclBlock, end: str, scope: Scope) -> Planned:
+        self._tree.resources += 1
+        if self._tree.resources > RESOURCES_MAX:
+            raise UsageError(
+                f"{self._tree.folder} has more than {RESOURCES_MAX:,} resources.", todo="Check a part, or a plan."
+            )
+        local = f"{block.name.removeprefix('resource.')}{end}"
+        address = f"{self.address}.{local}" if self.address else local
+        own = HclBlock(
+            block.type, block.labels, block.span,
+            {name: one for name, one in block.attributes.items() if name not in _OWN},
+            tuple(one for one in block.blocks if one.type not in _OWN),
+        )  # fmt: skip
+        values, expressions = self._arguments_of(own, scope)
+        written = block.attributes.get("provider")
+        provider = _text(written) if written is not None else block.labels[0].partition("_")[0]
+        provider = self._providers.get(provider, provider)
+        if "region" in values and not isinstance(values["region"], str):
+            provider = f"{provider}, region {_text(block.attributes['region'])}"
+            del values["region"]
+        return Planned(
+            address=address,
+            type=block.labels[0],
+            module=self.address,
+            provider=provider,
+            body=Block(lambda found, _: found, address, values, {}, expressions),
+            written=_written(own),
+            condition=self._condition_of(block),
+            is_data=block.type == "data",
+        )
+
+    def _condition_of(self, block: HclBlock) -> str:
+        found = self._instances(block)
+        if found.kind != "unknown":
+            return self._condition
+        own = f"{self.address}: {found.text}" if self.address else found.text
+        return f"{self._condition} and {own}" if self._condition else own
+
+    def _arguments_of(self, block: HclBlock, scope: Scope) -> tuple[Json, Json]:
+        """The values of arguments and blocks, and the resources that they refer to."""
+        values: Json = {}
+        expressions: Json = {}
+        for name, expression in block.attributes.items():
+            values[name] = _settled(self._value(expression, scope))
+            expressions[name] = list(targets_in(values[name]))
+            if name == "dynamic" and isinstance(expression.node, dict):  # in JSON
+                values |= {each: unknown("dynamic blocks in JSON") for each in expression.node}
+        for one in block.blocks:
+            kind = one.labels[0] if one.type == "dynamic" and one.labels else one.type
+            scopes = self._dynamic(one, scope) if one.type == "dynamic" else [scope]
+            content = (
+                next((each for each in one.blocks if each.type == "content"), one) if one.type == "dynamic" else one
+            )
+            if scopes is None or isinstance(values.get(kind), Perhaps):
+                values[kind] = unknown(f"dynamic blocks {kind} over what is not known")
+                continue
+            made = [self._arguments_of(content, each) for each in scopes]
+            if isinstance(values.setdefault(kind, []), list):
+                values[kind] += [inner for inner, _ in made]
+                expressions.setdefault(kind, []).extend(inner for _, inner in made)
+        return values, expressions
+
+    def _dynamic(self, block: HclBlock, scope: Scope) -> list[Scope] | None:
+        """The names that each of a dynamic block's blocks has; None when they are not known."""
+        each, iterator = block.attributes.get("for_each"), block.attributes.get("iterator")
+        many = self._value(each, scope) if each is not None else None
+        if not isinstance(many, (list, dict)) or len(many) > INSTANCES_MAX:
+            return None
+        name = _text(iterator) if iterator is not None else block.labels[0] if block.labels else ""
+        pairs = list(many.items()) if isinstance(many, dict) else [(one, one) for one in many]
+        return [scope.beside(**{name: {"key": key, "value": value}}) for key, value in pairs]
+
+    def regions(self) -> dict[str, str]:
+        """The regions of providers, by `aws` and `aws.alias`."""
+        found: dict[str, str] = {}
+        for one in self._blocks.get("provider.aws", ()):
+            alias = self._value(one.attributes["alias"]) if "alias" in one.attributes else ""
+            region = self._value(one.attributes["region"]) if "region" in one.attributes else None
+            if isinstance(region, str) and isinstance(alias, str):
+                found[f"aws.{alias}" if alias else "aws"] = region
+        return found
+
+
+def _unknown_loop(text: str, over: Any) -> _Instances:
+    """A loop over something that is not known; one over a resource is known by that."""
+    return _Instances("unknown", text=text, over=unknown(f"{text} is not known", over))
+
+
+def _settled(value: Any) -> Any:
+    """A value without names of whole resources in it."""
+    match value:
+        case Named():
+            return unknown("a whole resource", value)
+        case list():
+            return [_settled(one) for one in value]
+        case dict():
+            return {name: _settled(one) for name, one in value.items()}
+        case Encoded():
+            return Encoded(_settled(value.value))
+        case Pieces():
+            return Pieces(tuple(_settled(one) for one in value.parts))
+        case _:
+            return value
+
+
+def _text(expression: Expression) -> str:
+    """An expression as a short text."""
+    node = expression.node
+    return (str(node) if isinstance(node, (str, int, float, list, dict, type(None))) else word(node).strip())[:200]
+
+
+def _written(block: HclBlock) -> dict[str, Written]:
+    """Where a block and its arguments are written."""
+    found = {"": Written(block.span)}
+    for one in block.blocks:
+        found.setdefault(one.type, Written(one.span, inside=_written(one)))
+    return {**found, **{name: _of_expression(one) for name, one in block.attributes.items()}}
+
+
+def _of_expression(expression: Expression) -> Written:
+    return Written(expression.span, inside={name: _of_expression(one) for name, one in expression.inside.items()})

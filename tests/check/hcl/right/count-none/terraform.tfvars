@@ -1,0 +1,1 @@
+legacy = true # an older value
