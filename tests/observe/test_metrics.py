@@ -67,6 +67,26 @@ def test_a_sink_that_ends_its_thread_loses_one_event() -> None:
     assert exits.got == ["completed", "failed", "retry", "held"]
 
 
+def test_what_was_queued_when_a_sink_ended_its_thread_does_not_wait_for_the_next_event() -> None:
+    delivered = threading.Event()
+
+    class Exits(Stuck):
+        def emit(self, event: Event) -> None:
+            super().emit(event)
+            if event.name == "failed":
+                raise SystemExit
+            delivered.set()
+
+    exits = Exits()
+    sinks = QueuedSinks([exits])
+    sinks.emit(event("failed"))
+    sinks.emit(event("retry"))
+    exits.go.set()
+    assert delivered.wait(60)
+    assert exits.got == ["failed", "retry"]
+    sinks.end()
+
+
 def test_a_sink_that_stands_still_holds_up_nobody_and_loses_what_it_is_too_slow_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -304,7 +324,7 @@ def server(samples: list[Sample]) -> Iterator[tuple[MetricsServer, list[str]]]:
 
 def got(url: str, **headers: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

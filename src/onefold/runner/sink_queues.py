@@ -101,7 +101,9 @@ class _Waiting:
                     else:
                         self._deliver(self._index, self._taken(events))
         finally:
-            self._thread.pop("thread", None)  # a sink has ended its thread (sys.exit()): the next event starts another
+            self._thread.pop("thread", None)
+            if events:  # a sink has ended its thread (sys.exit()): another goes on with the rest
+                self._put(())
 
     def _taken(self, events: deque[Event | _Mark]) -> Sequence[Event]:
         """Remove the next events from the queue, up to a mark. Only the thread does this."""
