@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from onefold.contracts.queue import Delivery
 from onefold.contracts.state import Change
 from onefold.observe.sinks import LogSink
 from onefold.record.rate import CONCURRENCY_MAX
+from onefold.runner import worker_setup
 from tests.run.bench import Bench, Process, opened
 
 Order = dict[str, str]
@@ -270,6 +272,27 @@ def test_slots_hold_as_long_as_they_are_renewed_and_not_after_their_process_died
         assert other.begin(waiting) == []
         bench.clock.advance(10_000)  # 30 s after it was renewed last
         assert len(other.begin(one_each(bench, 10))) == 1
+
+
+def test_the_slots_of_a_dead_worker_are_freed_though_its_document_cannot_be_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A dead owner is reported once, so that what is not done then waits for the end of a lease."""
+    app = mill(onefold.Throttle(concurrency=1))
+    with opened(app) as bench:
+        send(app, {"id": "1"})
+        dead, other = bench.process(), bench.process()
+        assert len(dead.begin(one_each(bench, 1))) == 1
+        engine: Any = bench.runtime.engine
+        monkeypatch.setattr(engine, "maintain", lambda report: report(dead.runner.admission._owner))
+
+        def busy(*_: object) -> None:
+            raise onefold.errors.StorageBusy("another process writes")
+
+        monkeypatch.setattr(worker_setup, "forget", busy)
+        roster: Any = SimpleNamespace(check=lambda: None)
+        worker_setup.Maintenance(bench.runtime, other.runner, ["orders"], list(app.jobs.values()), roster).check()
+        assert held(bench) == {}
 
 
 def test_a_job_that_is_paused_gives_its_messages_back_until_its_dependency_answers() -> None:

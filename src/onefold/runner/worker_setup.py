@@ -177,9 +177,10 @@ class Maintenance:
 
     def _report_dead_owner(self, owner: str) -> None:
         self._emit("owner-dead", {"owner": owner})
-        forget(self._runtime.engine.state, [owner])
         with ignored(errors.OnefoldError):  # if this fails, they end with their leases
             self._runner.admission.free(owner, self._runtime.registry.jobs.values())
+        with ignored(errors.OnefoldError):  # it is forgotten after a day
+            forget(self._runtime.engine.state, [owner])
 
     def _emit(self, name: str, detail: Detail) -> None:
         runtime = self._runtime
