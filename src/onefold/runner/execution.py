@@ -67,9 +67,8 @@ class Execution:
         self.payload: Any = payload
         self.begin_again()
         self.claimed: Claimed | None = None
-        self.ask: Ask | None = (
-            None  # the claim, for as long as its record may be restored; None: another process has the operation
-        )
+        # The claim, for as long as its record may be restored; None: another process has the operation.
+        self.ask: Ask | None = None
         self.ctx: Context | None = None
         self.effects: EffectTransaction | None = None
         self.deadline_ms: int | None = None  # monotonic; deadline of the handler or probe that runs now
@@ -78,9 +77,8 @@ class Execution:
         self.took_ms: int = 0  # how long its handler ran
         self.trusted_until_ms: int = _LATER_MS  # monotonic; after it, another may have its lease (`record/lease.py`)
         self.cut: Outcome | None = None  # its outcome when its handler is stopped from outside
-        self.caught: bool = (
-            False  # its handler raised, but counts as done (a map's catch): its own rows are rolled back
-        )
+        # Its handler raised, but counts as done (a map's catch): its own rows are rolled back.
+        self.caught: bool = False
         self.is_limited: bool = False  # delayed by a limit or a breaker of its job
         self.slot: object = None  # the only slot for which it competes
         self.lost: bool = False  # whether its lease was lost, and that was reported

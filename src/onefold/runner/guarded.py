@@ -422,10 +422,8 @@ class GuardedFunction:
             except errors.TransientError as error:
                 let_through(error)
                 refusal = error  # try again for a while
-            except (
-                errors.UsageError
-            ) as error:  # it can never be written; the effect has happened, and a person must record that
-                let_through(error)
+            except errors.UsageError as error:
+                let_through(error)  # it can never be written; the effect has happened, and a person must record that
                 self._end(begun, Unstorable(summary=kept_text(error)))
                 raise
         verdict = self._end(begun, Success(result=result))

@@ -97,10 +97,8 @@ class FileConnection(sqlite3.Connection):
         """Close it, or leave it open for ever."""
         if self._is_left or self._leave_stale():
             return
-        noted, self._files = (
-            self._files,
-            None,
-        )  # the last to close removes the log, which must not look like another one's
+        # The last connection to close removes the log, which must not look like another one's.
+        noted, self._files = self._files, None
         try:
             super().close()
         except BaseException:
