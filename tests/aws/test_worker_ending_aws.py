@@ -17,7 +17,7 @@ from tests.run.workshop import PATIENCE_S, Workshop
 pytestmark = pytest.mark.slow
 
 POLL_S = 20
-ENDS_S = 8  # it takes half a second and something, on a machine that is not busy; each of four polls took up to 10 s
+ENDS_S = 15  # it takes half a second and something, on a machine that is not busy; each of four polls took up to 10 s
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ app.conf.update(
 
 
 def report(line: str) -> None:
-    with socket.create_connection(("127.0.0.1", int(os.environ["REPORT_PORT"])), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", int(os.environ["REPORT_PORT"])), timeout=60) as connection:
         connection.sendall(f"{line}\n".encode())
 
 

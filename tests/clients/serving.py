@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import socket
 import socketserver
 import subprocess
 import sys
@@ -49,12 +48,6 @@ def environment(**more: str) -> dict[str, str]:
         "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
         **more,
     }
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from pathlib import Path
 import boto3
 import pytest
 
-from tests.clients.serving import CREDENTIALS, free_port, serving
+from tests.clients.serving import CREDENTIALS, serving
 from tests.docs.test_pages import blocks, shell
+from tests.emulators.servers import free_port
 
 PAGE = "docs/how-to/serve-a-template.md"
 URL = "http://127.0.0.1:9324"

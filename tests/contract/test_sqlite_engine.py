@@ -261,13 +261,13 @@ def test_who_waits_in_a_process_that_is_to_end_gives_up_soon(tmp_path: Path) -> 
         early, late = threading.Thread(target=wait), threading.Thread(target=wait)
         early.start()
         engine.patience.hurry(0)
-        assert found.get(timeout=20) is not None
+        assert found.get(timeout=60) is not None
         engine.patience.hurry(None)
         late.start()
         with pytest.raises(Empty):
             found.get(timeout=0.3)
         holder.end_exclusive(commit=False)
-        assert found.get(timeout=20) is None
+        assert found.get(timeout=60) is None
         early.join()
         late.join()
     engine.close()

@@ -19,7 +19,7 @@ import pytest
 from onefold.engines.sqlite.processes import LocalWaiter, SocketWaiter, Wakeup
 from onefold.entropy import SystemEntropy
 
-SOON_S = 20.0  # far longer than any wake-up takes; a lost one fails the test instead of slowing it down
+SOON_S = 60.0  # far longer than any wake-up takes; a lost one fails the test instead of slowing it down
 CHILD = """
 import sys
 from onefold.engines.sqlite.processes import Wakeup
@@ -28,7 +28,7 @@ wakeup = Wakeup(sys.argv[1], SystemEntropy())
 waiter = wakeup.waiter()
 print("waiting", flush=True)
 for _ in range(int(sys.argv[2])):
-    print(waiter.wait(20.0), flush=True)
+    print(waiter.wait(60.0), flush=True)
 sys.stdin.read()
 """
 
@@ -293,7 +293,7 @@ def test_the_folder_goes_with_the_last_one_and_comes_back(tmp_path: Path) -> Non
     assert not first._directory.exists()
     waiter = second.waiter()
     second.notify()
-    assert waiter.wait(5)
+    assert waiter.wait(SOON_S)
     waiter.close()
     second.close()
     assert not first._directory.exists()

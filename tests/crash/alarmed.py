@@ -85,7 +85,7 @@ class Program:
         """Wait for the threads."""
         self.over.set()
         for thread in self.threads:
-            thread.join(20)
+            thread.join(60)
             if thread.is_alive():
                 self.wrong.append("a thread hangs")
 

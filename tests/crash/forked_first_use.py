@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import onefold
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @dataclass

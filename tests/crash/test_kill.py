@@ -63,7 +63,7 @@ class Nursery:
     def close(self) -> None:
         """Let the parent of the victims end."""
         self._orders.close()
-        assert self._process.wait(20) == 0
+        assert self._process.wait(PATIENCE_S) == 0
         self._words.close()
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import onefold
 from onefold.demo.fulfilment import Courier, Health, PartnerAnswer
+from tests.emulators.servers import free_port
 
 ORDER: dict[str, str | int] = {"reference": "1", "kind": "ship", "quantity": 2, "unit_price": "3.5"}
 
@@ -81,7 +82,5 @@ def test_an_answer_that_does_not_come_leaves_the_outcome_unknown_and_the_next_re
 
 
 def test_a_partner_that_is_not_there_was_asked_nothing() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     with pytest.raises(onefold.TransientError, match="cannot be reached"):
-        Courier(port).book(ORDER, key="k", fence=1)
+        Courier(free_port()).book(ORDER, key="k", fence=1)

@@ -244,7 +244,7 @@ def test_the_process_says_its_port_and_finishes_what_it_began(tmp_path: Path, to
         assert process.stdin is not None
         word, port = process.stdout.readline().split()
         assert word == "listening"
-        with socket.create_connection(("127.0.0.1", int(port)), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", int(port)), timeout=60) as connection:
             connection.sendall(
                 b"GET /health HTTP/1.1\r\nHost: partner\r\n\r\n"
                 b"POST /bookings HTTP/1.1\r\nHost: partner\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
@@ -254,13 +254,13 @@ def test_the_process_says_its_port_and_finishes_what_it_began(tmp_path: Path, to
             process.send_signal(signal.SIGTERM)
         else:
             process.stdin.close()
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
     assert [booking.order.reference for booking in read_ledger(tmp_path / "ledger.db").bookings] == ["536365"]
 
 
 def test_a_process_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "ledger.db").touch()
     with start(tmp_path, "--slow-rate", "2") as process:
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "slow_rate is 2" in said

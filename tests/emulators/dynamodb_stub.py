@@ -366,14 +366,14 @@ def process(*, latency_ms: float = 0) -> Iterator[str]:
 
 def calls_of(url: str) -> dict[str, int]:
     """How many calls of each operation a stub in another process has had."""
-    with urllib.request.urlopen(f"{url}/calls", timeout=5) as answer:
+    with urllib.request.urlopen(f"{url}/calls", timeout=60) as answer:
         counted: dict[str, int] = json.load(answer)
     return counted
 
 
 def forget_calls(url: str) -> None:
     """Count from 0 again."""
-    urllib.request.urlopen(urllib.request.Request(f"{url}/calls", method="DELETE"), timeout=5).close()
+    urllib.request.urlopen(urllib.request.Request(f"{url}/calls", method="DELETE"), timeout=60).close()
 
 
 def main(port: int, latency_ms: float) -> None:

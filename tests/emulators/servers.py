@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import itertools
 import os
 import pwd
 import shutil
@@ -29,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".venv-tools" / "bin"
 START_S = 60.0
 _LOOK_S = 0.02
+_FIRST_PORT, _PORTS = 20_000, 12_000
 
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test",
@@ -44,10 +46,20 @@ class ServerFailedError(AssertionError):
     """A server is not installed, ended, or does not answer."""
 
 
+_ports = itertools.count(os.getpid() * 97)
+
+
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+    """A port of loopback that nobody listens on now, and another one at each call.
+
+    The system gives none of these to a connection or a server by itself (it begins at 32768, unless it was configured
+    otherwise), so that nobody takes the port before its server has it, or while that is started again.
+    """
+    for number in itertools.islice(_ports, _PORTS):
+        port = _FIRST_PORT + number % _PORTS
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise ServerFailedError("Every port of loopback is taken.")
 
 
 def answers(url: str) -> Callable[[], bool]:
@@ -103,7 +115,7 @@ def serving(
             except subprocess.TimeoutExpired:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                process.wait(10)
+                process.wait(START_S)
 
 
 def _until(ready: Callable[[], bool], process: subprocess.Popen[bytes], said: int) -> None:

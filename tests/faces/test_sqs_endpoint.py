@@ -18,7 +18,7 @@ from onefold.testing.pytest_plugin import sqs_endpoint
 
 __all__ = ["sqs_endpoint"]  # a fixture, which is used by its name
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def call(endpoint: Endpoint, operation: str, **members: object) -> Any:

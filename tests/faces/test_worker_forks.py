@@ -26,7 +26,7 @@ def book(order: dict[str, str]) -> list[object]:
     child = fork.Process(target=signal.pause)
     child.start()
     child.terminate()
-    child.join(20)
+    child.join(45)
     code = child.exitcode
     child.kill()
     with fork.Pool(2) as pool:

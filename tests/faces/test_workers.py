@@ -15,7 +15,7 @@ from onefold.runner import roster
 from onefold.runner.roster import LOOK_MS, SEEN_MS, SILENT_MS, Roster, WorkerEntry
 from tests.faces.conftest import SHOP
 from tests.faces.office import START_MS, Open
-from tests.faces.processes import Commands
+from tests.faces.processes import PATIENCE_S, Commands
 
 
 def entry(owner: str = "w-1", at_ms: int = START_MS) -> WorkerEntry:
@@ -157,6 +157,6 @@ def test_a_worker_process_drains_and_one_that_was_killed_is_not_listed(commands:
     assert refused.returncode == 1, refused.stdout
     done = commands.run("workers", "drain", str(one["owner"]), "shop:app", "--reason-text", "a new release")
     assert done.stdout == "1 worker asked to drain.\n", done.stderr
-    assert first.wait(30) == 0
+    assert first.wait(PATIENCE_S) == 0
     assert listed(commands, 0) == []
     assert commands.run("workers", "list", "shop:app").stdout.startswith("No worker is running.")

@@ -24,7 +24,7 @@ from onefold.outside import Clock
 T = TypeVar("T")
 
 HANDLERS = Path(__file__).with_name("handlers")
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 
 
 def run(body: Coroutine[Any, Any, T]) -> T:

@@ -22,7 +22,7 @@ from onefold.local.containers import BOOTSTRAP, environment
 from onefold.local.settings import FunctionSettings
 from tests.lambdas.rig import HANDLERS, is_gone
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 
 
 class Talk:

@@ -22,7 +22,7 @@ from onefold.manual_clock import ManualClock
 from onefold.outside import Clock
 
 WAIT_MS = 20_000  # SQS's longest poll
-TEST_S = 20
+TEST_S = 60
 
 
 def opened(path: str, clock: Clock) -> SqliteEngine:

@@ -114,7 +114,7 @@ class TestWaiting:
             poll = await house.poll()
             await house.queues.send("orders", [Entry(body="a", delay_ms=30)])
             (delivery,) = await poll
-            assert 30 <= delivery.received_at_ms - delivery.sent_at_ms < 1_000
+            assert 30 <= delivery.received_at_ms - delivery.sent_at_ms < 15_000, "the poll ends after 20 s"
 
         play(script, system=True)
 

@@ -20,19 +20,19 @@ def test_two_that_write_one_file_at_once_leave_a_whole_one(tmp_path: Path) -> No
                 file.write(b"[1,")
                 file.flush()
                 inside.set()
-                assert go_on.wait(10)
+                assert go_on.wait(60)
                 file.write(b"2]")
         except BaseException as error:  # noqa: BLE001 - told to the test's own thread
             failed.append(error)
 
     thread = threading.Thread(target=slow)
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(60)
     with FolderResults(str(tmp_path)).writing("SUCCEEDED_0.json") as file:
         file.write(b"[1,2]")
     assert (tmp_path / "SUCCEEDED_0.json").read_bytes() == b"[1,2]"
     go_on.set()
-    thread.join(10)
+    thread.join(60)
     assert failed == []
     assert [file.name for file in tmp_path.iterdir()] == ["SUCCEEDED_0.json"]
     assert (tmp_path / "SUCCEEDED_0.json").read_bytes() == b"[1,2]"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 from aiosmtpd.controller import Controller
+
+from tests.emulators.servers import free_port
 
 
 class Webhook:
@@ -177,9 +178,7 @@ def webhook() -> Iterator[Webhook]:
 @contextmanager
 def mail_server() -> Iterator[Mails]:
     mails = Mails()
-    with socket.socket() as probe:  # the controller connects to the port that it was given, so 0 will not do
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()  # the controller connects to the port that it was given, so 0 will not do
     controller = Controller(mails, hostname="127.0.0.1", port=port)
     controller.start()
     mails.url = f"smtp://127.0.0.1:{port}?from=onefold@example.com"

@@ -106,7 +106,7 @@ class Stage:
             try:
                 self._wait(worker)
                 (url,) = re.findall(r"metrics: (\S+)", (self.folder / "worker.txt").read_text())
-                with urllib.request.urlopen(url, timeout=10) as answer:
+                with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
                     self.metrics = answer.read().decode()
             finally:
                 worker.send_signal(signal.SIGTERM)

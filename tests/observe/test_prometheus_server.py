@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import threading
 import urllib.request
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from onefold.clock import SystemClock
+from tests.emulators.servers import free_port
 from tests.faces.processes import PATIENCE_S, Commands
 
 pytestmark = pytest.mark.slow
@@ -53,12 +53,6 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
     made = Commands(tmp_path)
     yield made
     made.end()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port: int = one.getsockname()[1]
-        return port
 
 
 def wait_for(url: str, found: Any) -> Any:

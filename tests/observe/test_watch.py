@@ -144,7 +144,7 @@ def test_beside_a_worker_an_event_is_evaluated_at_once_and_errors_come_out(tmp_p
     made = Watch(runtime, None)
     made.notes.emit(event("completion-failed", "book", runtime.now_ms()))
     with beside(made, lambda _: reported.set()):
-        assert reported.wait(20)
+        assert reported.wait(60)
     assert not incidents.is_watched(runtime.engine.state, runtime.now_ms())  # it has resigned
 
     def broken() -> list[incidents.Report]:

@@ -19,7 +19,7 @@ from onefold.runtime import asynchronous
 
 Order = dict[str, Any]
 TURNS = 1_000
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Shop:

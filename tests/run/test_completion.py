@@ -191,14 +191,14 @@ def test_of_many_that_look_at_once_one_closes_and_one_message_is_sent(tmp_path: 
     start = threading.Barrier(len(closers))
 
     def close(closer: Closer) -> None:
-        start.wait(20)
+        start.wait(60)
         closed.append(closer.close(RUN))
 
     threads = [threading.Thread(target=close, args=(closer,)) for closer in closers]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert sorted(closed) == [False] * 5 + [True]
     assert engine.queues.depth("reports").visible == 1
     for one in (billing, *apps):

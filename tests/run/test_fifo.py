@@ -215,7 +215,7 @@ def test_nothing_slips_in_between_the_end_of_a_run_and_who_waited_behind_it() ->
 
         process.runner._free = free_and_look  # type: ignore[method-assign]  # a look into the gap
         ready = process.runner.finish([run])
-        later.join(20)
+        later.join(60)
         assert begun == []
         process.perform(ready)
         assert shop.calls == [("o-1", 1), ("o-2", 1), ("o-3", 1)]

@@ -461,7 +461,7 @@ def test_handlers_in_threads_have_their_own(tmp_path: Path, monkeypatch: pytest.
 
     @app.job(app.queue("orders"), key="{id}", name="run")
     def run(order: Order) -> None:
-        gate.wait(20)
+        gate.wait(60)
 
     app.jobs["run"].send(Order("b"))
     assert worked(app, threads=2) == []

@@ -12,7 +12,7 @@ from onefold.contracts.queue import Delivery, QueueCapabilities, RetryIn
 from onefold.manual_clock import ManualClock
 from onefold.runner.longpoll import WAIT_FIRST_MS, WAIT_MS, LongPoll
 
-PATIENCE_S = 20.0  # a test that waits so long has failed
+PATIENCE_S = 60.0  # a test that waits so long has failed
 
 
 def delivery(number: int, group: str | None = None) -> Delivery:

@@ -315,7 +315,7 @@ def test_a_record_that_no_thread_comes_to_is_written_by_the_call_that_is_cancell
 
     async def main() -> None:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
+            async with asyncio.timeout(2):  # long after the function was called
                 await charge.call("o-1")
 
     asyncio.run(main())
@@ -555,7 +555,7 @@ for i in range(rounds):
 async def again():
     for i in range(rounds):
         for j in range(10):
-            for _ in range(200):
+            for _ in range(3_000):
                 try:
                     await charge(f"{i}-{j}")
                     break

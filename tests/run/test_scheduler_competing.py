@@ -48,9 +48,9 @@ def test_four_threads_that_turn_at_once_send_each_tick_once(tmp_path: Path) -> N
     def work(scheduler: Scheduler) -> None:
         try:
             for _ in range(ROUNDS + 1):
-                begin.wait(20)
+                begin.wait(60)
                 scheduler.catch_up()
-                end.wait(20)
+                end.wait(60)
         except BaseException as error:
             failures.append(error)
             begin.abort()

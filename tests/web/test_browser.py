@@ -34,7 +34,7 @@ AXE = Path(__file__).parents[1] / "clients" / "js" / "node_modules" / "axe-core"
 DRIVER = "/usr/bin/chromedriver"
 WIDTHS = (320, 800, 1400)
 SCHEMES = ("light", "dark")
-PATIENCE_S = 30
+PATIENCE_S = 60
 SCHEDULED = """
 
 @app.schedule("cron(0 3 1 1 ? *)", owner="stock")

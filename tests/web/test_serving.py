@@ -22,7 +22,7 @@ import pytest
 from onefold import errors, web
 from tests.faces.conftest import SHOP
 from tests.faces.office import Office
-from tests.faces.processes import Commands
+from tests.faces.processes import PATIENCE_S, Commands
 from tests.web.browsing import Reader
 
 
@@ -39,7 +39,7 @@ def asked(url: str, token: str = "") -> tuple[int, str]:
     """Status and text of an answer."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        with urlopen(Request(url, headers=headers), timeout=20) as answer:
+        with urlopen(Request(url, headers=headers), timeout=PATIENCE_S) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()
@@ -58,7 +58,7 @@ def test_the_command_serves_the_page_until_it_is_stopped(commands: Commands) -> 
     assert (status, json.loads(text)["queues"][2]["visible"]) == (200, 1)
     assert asked(f"{said['url']}healthz") == (200, '{"status": "ok"}\n')
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_a_page_that_a_signal_ends_says_which(commands: Commands, name: str) -> 
     assert process.stdout is not None
     assert process.stdout.readline().startswith("Open")
     process.send_signal(getattr(signal, name))
-    assert (process.wait(20), process.communicate()[1].strip()) == (0, f"ended by {name}")
+    assert (process.wait(PATIENCE_S), process.communicate()[1].strip()) == (0, f"ended by {name}")
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_a_signal_that_its_starter_ignores_does_not_end_it(commands: Commands) -
     for _ in range(3):
         assert asked(f"{url}healthz")[0] == 200
     process.send_signal(signal.SIGTERM)
-    assert (process.wait(20), process.communicate()[1].strip()) == (0, "ended by SIGTERM")
+    assert (process.wait(PATIENCE_S), process.communicate()[1].strip()) == (0, "ended by SIGTERM")
 
 
 SLOW_CLIENTS = 990  # ten fewer than the page takes

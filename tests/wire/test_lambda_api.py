@@ -303,7 +303,7 @@ def test_mappings_go_on_after_a_restart(tmp_path: Path, monkeypatch: pytest.Monk
 def asked(endpoint: Endpoint, method: str, path: str, body: bytes, **headers: str) -> tuple[int, dict[str, Any], str]:
     """Status, body and error type of a request that no SDK would send."""
     host = endpoint.url.removeprefix("http://")
-    connection = http.client.HTTPConnection(host, timeout=20)
+    connection = http.client.HTTPConnection(host, timeout=60)
     try:
         connection.request(method, f"/2015-03-31/{path}", body, headers)
         answer = connection.getresponse()

@@ -36,7 +36,7 @@ JSON = "application/x-amz-json-1.0"
 def ask(
     port: int, method: str, path: str, headers: dict[str, str] | None = None, body: str | bytes = ""
 ) -> tuple[int, dict[str, Any]]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()

@@ -79,13 +79,13 @@ def test_a_log_that_nobody_reads_holds_up_no_request_and_no_end(tmp_path: Path, 
             if reader == "has left":
                 os.close(reading)
             for _ in range(3):
-                client = HTTPConnection("127.0.0.1", port, timeout=20)
+                client = HTTPConnection("127.0.0.1", port, timeout=60)
                 client.request("POST", "/2015-03-31/functions/f/invocations", "{}")
                 answer = client.getresponse()
                 assert (answer.status, answer.read()) == (200, b"{}")
                 client.close()
             server.send_signal(signal.SIGTERM)
-            assert server.wait(20) == 0
+            assert server.wait(60) == 0
         finally:
             server.kill()
             if reader != "has left":
@@ -114,7 +114,7 @@ def test_a_signal_that_keeps_coming_changes_nothing_about_the_end() -> None:
 )
 def test_a_page_under_a_name_that_was_pointed_here_gets_nothing_by_get(headers: dict[str, str], status: int) -> None:
     with onefold.testing.sqs() as endpoint:
-        connection = HTTPConnection("127.0.0.1", endpoint.port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", endpoint.port, timeout=60)
         connection.request("GET", "/?Action=ListQueues", headers=headers)
         assert connection.getresponse().status == status
         connection.close()
@@ -149,7 +149,7 @@ PATIENCE_S = 9.0  # below the ten seconds that a worker waits for the file
 
 
 def _create(port: int) -> int:
-    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/?Action=CreateQueue&QueueName=orders")
     status = connection.getresponse().status
     connection.close()

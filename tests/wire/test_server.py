@@ -15,7 +15,7 @@ from onefold.local.http_server import HttpServer
 from onefold.manual_clock import ManualClock
 from tests.wire.scenarios import scenario
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 PLAIN = ((b"content-type", b"text/plain"),)
 
 

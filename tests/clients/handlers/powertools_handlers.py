@@ -22,7 +22,7 @@ FIFO = SqsFifoPartialProcessor()
 def carry_out(record: SQSRecord) -> None:
     body = json.loads(record.body)
     line = f"{body['do']} {record.attributes.approximate_receive_count}\n"
-    with socket.create_connection(("127.0.0.1", body["report"]), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", body["report"]), timeout=60) as connection:
         connection.sendall(line.encode())
     if body["do"].startswith("poison"):
         raise ValueError("poison")

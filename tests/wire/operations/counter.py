@@ -31,7 +31,7 @@ from onefold.manual_clock import ManualClock
 from tests.wire import aws_side
 
 MODEL = sqs_model.load()
-TEST_S = 20
+TEST_S = 60
 REQUEST_ID = "11111111-2222-4333-8444-555555555555"
 
 
