@@ -17,8 +17,8 @@ then returns to the machine's time:
 If records are on a server that several machines share (Redis, PostgreSQL), the server's clock replaces the machine's
 wall clock (`ServerTime`): leases are then compared on one clock, whatever the machines' own clocks say.
 
-Schedules and `run_at` mean wall time, never a steady clock's. Invariant: `SteadyClock.now_ms` goes back by less than
-twice `STEP_MS`. Private: may change with any release.
+Schedules and `run_at` mean wall time, never a steady clock's; a delay is counted by this one. Private: may change with
+any release. Invariant: `SteadyClock.now_ms` goes back by less than twice `STEP_MS`.
 """
 
 from __future__ import annotations
@@ -191,6 +191,14 @@ class Jumps:
             at_ms -= jump.by_ms
         return at_ms
 
+    def over_ms(self, since_ms: int, until_ms: int) -> int:
+        """By how much a wait from `since_ms` to `until_ms` was cut short, because the steady clock jumped meanwhile."""
+        over_ms = 0
+        for jump in self.noted:
+            if since_ms < jump.before_ms < until_ms + over_ms:
+                over_ms += jump.by_ms
+        return over_ms
+
     def longer_ms(self, since_ms: int) -> int:
         """How much longer something is kept that is from `since_ms`."""
         return sum(jump.by_ms for jump in self.noted if since_ms < jump.before_ms)
@@ -209,6 +217,7 @@ class SteadyClock:
         wall: that clock.
         steps: by how many ms it was set, one entry for each detected step. jumps: what of that concerns expiry.
         behind_ms: how far this clock is behind a wall clock that was set forward; mostly 0.
+        undo_ms: by how much jumps are undone as soon as this clock is no longer ahead of a wall clock that was set back.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -223,6 +232,7 @@ class SteadyClock:
         self._ahead = Offset(0, 0)
         self._beside = False  # whether it differs from the wall clock
         self._last_ms = 0  # the last answer while it differs
+        self.undo_ms: int = 0
         self.steps: list[int] = []
         self.jumps: Jumps = Jumps()
         forks.in_child(self._start_anew)
@@ -260,8 +270,21 @@ class SteadyClock:
             now_ms = self.monotonic_ms()
             return Offset(self._ahead_ms(now_ms) - self.behind_ms, now_ms)
 
-    def adopt(self, offset: Offset) -> None:
-        """Adopt the difference from the wall clock of another process on this machine, which saw an earlier step."""
+    def expired_at_ms(self, kept_ms: int) -> int:
+        """The instant of which holds: what is kept for `kept_ms` and has an earlier time, by either clock, has expired."""
+        now_ms = self.now_ms()
+        return self.jumps.expired_at_ms(now_ms if self.undo_ms else min(now_ms, self._wall_ms()), kept_ms)
+
+    def ahead_ms(self) -> int:
+        """How far this clock is ahead of a wall clock that was set back; negative: how far it is behind. Mostly 0."""
+        return self.offset.by_ms if self._beside else 0
+
+    def adopt(self, offset: Offset, undo_ms: int = 0) -> None:
+        """Adopt the difference from the wall clock of another process on this machine, which saw an earlier step.
+
+        Args:
+            undo_ms: that process's.
+        """
         with self._lock:
             self._compare()
             if self._beside:
@@ -270,6 +293,7 @@ class SteadyClock:
             since_ms = max(now_ms - offset.at_ms, 0)
             if offset.by_ms > 0:
                 self._ahead = Offset(max(offset.by_ms - since_ms // 2, 0), now_ms)
+                self.undo_ms = undo_ms
             elif since_ms < HOLD_MS:
                 self.behind_ms, self._hold_until_ms = -offset.by_ms, now_ms + HOLD_MS - since_ms
             self._beside = bool(self._ahead.by_ms or self.behind_ms)
@@ -300,14 +324,23 @@ class SteadyClock:
             self.behind_ms = 0
         ahead_ms = self._ahead_ms(now_ms)
         self._beside = bool(self.behind_ms or ahead_ms)
+        if self.undo_ms and not ahead_ms:
+            self.jumps.note(-self.undo_ms, wall_ms)
+            self.undo_ms = 0
         self._last_ms = max(self._last_ms, wall_ms - self.behind_ms + ahead_ms)
         return self._last_ms
 
     def _step(self, step_ms: int, now_ms: int) -> None:
-        undone_ms = self._ahead_ms(now_ms)  # by how much it had been set back: this clock went on as before
-        self.jumps.note(max(step_ms - undone_ms, 0) if step_ms > 0 else step_ms, self._wall_ms())
+        was_ahead_ms = self._ahead_ms(now_ms)
+        beside_ms = was_ahead_ms - self.behind_ms - step_ms
+        if step_ms > 0:  # by as much as it had been set back, this clock went on as before
+            self.jumps.note(max(step_ms - was_ahead_ms, 0), self._wall_ms())
+            self.undo_ms = max(self.undo_ms - step_ms, 0) if beside_ms > 0 else 0
+        else:  # what this clock has not followed is undone now, the rest when it is no longer ahead
+            self.jumps.note(-min(-step_ms, self.behind_ms), self._wall_ms())
+            noted_ms = sum(jump.by_ms for jump in self.jumps.noted)
+            self.undo_ms = min(self.undo_ms + max(-step_ms - self.behind_ms, 0), noted_ms)
         self.steps.append(step_ms)
-        beside_ms = self._ahead_ms(now_ms) - self.behind_ms - step_ms
         self._last_ms = 0
         self._ahead = Offset(max(beside_ms, 0), now_ms)
         if beside_ms < -self.behind_ms:  # even for a second step: a lease ends by the offset at which it was extended
@@ -332,6 +365,22 @@ def lease_from_ms(clock: Clock) -> int:
 def until_ms(clock: Clock, now_ms: int, for_ms: int) -> int:
     """When a lease of `for_ms` from `now_ms` (just read from `clock`) ends, by what the clock will show then."""
     return now_ms + for_ms + clock.behind_ms if type(clock) is SteadyClock else now_ms + for_ms
+
+
+def expired_at_ms(clock: Clock, kept_ms: int) -> int:
+    """The instant of which holds: what is kept for `kept_ms` and has an earlier time has expired; see `SteadyClock`."""
+    return clock.expired_at_ms(kept_ms) if isinstance(clock, SteadyClock) else clock.now_ms() - kept_ms
+
+
+def wall_ms(clock: Clock) -> int:
+    """The wall time of a clock that may be steady."""
+    return clock.wall.now_ms() if isinstance(clock, SteadyClock) else clock.now_ms()
+
+
+def age_ms(clock: Clock, since_ms: int) -> int:
+    """How old something is that has the time `since_ms` of this clock, whatever the wall clock was set to since."""
+    longer_ms = clock.jumps.longer_ms(since_ms) if isinstance(clock, SteadyClock) else 0
+    return clock.now_ms() - since_ms - longer_ms
 
 
 def steady(clock: Clock) -> SteadyClock:

@@ -62,7 +62,9 @@ def engine(tmp_path: Path) -> Iterator[Database]:
 
 
 def sweep(engine: Database, now_ms: int, limit: int = 1000, ledger_kept_ms: int = LEDGER_KEPT_MS) -> int:
-    step = engine.write(lambda connection: sweep_in(connection, now_ms, limit=limit, ledger_kept_ms=ledger_kept_ms))
+    step = engine.write(
+        lambda connection: sweep_in(connection, now_ms, limit=limit, history_until_ms=now_ms - ledger_kept_ms)
+    )
     return step.removed
 
 

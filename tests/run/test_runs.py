@@ -140,9 +140,9 @@ def test_old_runs_are_removed_and_young_ones_stay(engine: Engine) -> None:
             runs.begin(engine.state, RunState(name=name, kind="tick", title=title, started_at_ms=number * 1_000))
     for name, at_ms in (("alone-1", 0), ("alone-2", 9_000)):
         runs.begin(engine.state, RunState(name=name, kind="map", title=name, started_at_ms=at_ms))
-    assert runs.sweep(engine.state, 3_500, kept_ms=2_000, limit=3) == 3
-    assert runs.sweep(engine.state, 3_500, kept_ms=2_000) == 2
-    assert runs.sweep(engine.state, 3_500, kept_ms=2_000) == 0
+    assert runs.sweep(engine.state, 1_500, limit=3) == 3
+    assert runs.sweep(engine.state, 1_500) == 2
+    assert runs.sweep(engine.state, 1_500) == 0
     left = ["a/2", "a/3", "alone-2", "b/2", "b/3"]
     assert runs.names(engine.state) == runs.open_names(engine.state) == left
 
@@ -151,7 +151,7 @@ def test_what_stands_beside_an_old_run_goes_with_it(engine: Engine) -> None:
     runs.begin(engine.state, BEGUN)
     for prefix in (runs.MAP_PREFIX, runs.RECONCILED_PREFIX):
         engine.state.put([Change(prefix + BEGUN.name, b"{}", 0)])
-    assert runs.sweep(engine.state, 3_000, kept_ms=2_000) == 1
+    assert runs.sweep(engine.state, 1_000) == 1
     assert engine.state.names("") == []
 
 

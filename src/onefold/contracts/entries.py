@@ -39,6 +39,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
         delay_ms: hidden for this long after sending, 0 to 900,000; None takes the queue's delay. Not on FIFO queues.
         run_at_ms: wall-clock instant before which the message does not enter the queue, however far ahead. Its retention and
             its FIFO position count from that instant, as if it were sent then.
+        wait_ms: as `run_at_ms`, but counted from when it is accepted, whatever the wall clock is set to meanwhile.
         group: message group id. Required on FIFO; on a standard queue the tenant (fair queues).
         dedup_id: deduplication id, FIFO only; None derives it from the body where the queue allows that.
         key: the business key, stored with the message so that people and tools can find it; it has no effect.
@@ -51,6 +52,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     attributes: Mapping[str, Attribute] = {}
     delay_ms: int | None = None
     run_at_ms: int | None = None
+    wait_ms: int | None = None
     group: str | None = None
     dedup_id: str | None = None
     key: str | None = None
@@ -89,17 +91,23 @@ NOT_SENT: Final = Refused("NotSent", "Another message of the same call was refus
 """The answer of `send(..., whole=True)` for a valid message, when another one is refused."""
 
 
-def from_outbox(item: OutboxItem) -> Entry:
-    """An item of a run's outbox as a message to be sent."""
+def from_outbox(item: OutboxItem, now_ms: int) -> Entry:
+    """An item of a run's outbox as a message to be sent at the steady instant `now_ms`."""
     return Entry(
         body=item.body,
         attributes={name: Attribute(value) for name, value in item.attributes.items()},
         delay_ms=item.delay_ms,
-        run_at_ms=item.run_at_ms,
+        run_at_ms=item.run_at_ms if item.wait_ms is None else None,
+        wait_ms=left_ms(item.run_at_ms, item.wait_ms, now_ms),
         group=item.group,
         dedup_id=item.dedup_id,
         key=item.key,
     )
+
+
+def left_ms(until_ms: int | None, wait_ms: int | None, now_ms: int) -> int | None:
+    """The rest of a wait of `wait_ms` that was to end at `until_ms`; never more than all of it. None: there is none."""
+    return None if wait_ms is None else min(max((until_ms or now_ms) - now_ms, 0), wait_ms)
 
 
 _PLACE: Final = "bus:"  # no queue's name has a colon
@@ -158,7 +166,7 @@ def check_entry(entry: Entry, settings: QueueSettings) -> Refused | None:
             "One or more parameters are invalid. Reason: Message must be shorter than "
             f"{settings.message_bytes_max} bytes.",
         )
-    if entry.delay_ms is not None or entry.run_at_ms is not None:
+    if entry.delay_ms is not None or entry.run_at_ms is not None or entry.wait_ms is not None:
         wrong = _check_times(entry, settings.fifo)
         if wrong is not None:
             return wrong
@@ -262,10 +270,13 @@ def _is_number(text: str) -> bool:
 
 def _check_times(entry: Entry, fifo: bool) -> Refused | None:
     delay_ms, run_at_ms = entry.delay_ms, entry.run_at_ms
-    if delay_ms is not None and run_at_ms is not None:
-        return Refused(_INVALID, f"delay_ms ({delay_ms}) and run_at_ms ({run_at_ms}) exclude each other: give one.")
+    if (delay_ms, run_at_ms, entry.wait_ms).count(None) < 2:
+        given = f"delay_ms ({delay_ms}), run_at_ms ({run_at_ms}) and wait_ms ({entry.wait_ms})"
+        return Refused(_INVALID, f"{given} exclude each other: give one.")
     if run_at_ms is not None and type(run_at_ms) is not int:
         return Refused(_INVALID, f"run_at_ms must be whole milliseconds since the epoch, not {run_at_ms!r}.")
+    if entry.wait_ms is not None and (type(entry.wait_ms) is not int or entry.wait_ms < 0):
+        return Refused(_INVALID, f"wait_ms must be whole milliseconds, 0 or more, not {entry.wait_ms!r}.")
     if delay_ms is None:
         return None
     if type(delay_ms) is not int or not 0 <= delay_ms <= limits.DELAY_MS_MAX:

@@ -22,7 +22,8 @@ class OutboxMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Args:
         scope, job, key, fingerprint: the operation. unique: as declared for its job.
-        body, attributes, group, dedup_id, run_at_ms: as in `contracts.entries.Entry`.
+        body, attributes, group, dedup_id, run_at_ms, wait_ms: as in `contracts.entries.Entry`; but with `wait_ms`,
+            `run_at_ms` is when the wait ends by the sender's wall clock.
     """
 
     scope: str = ""
@@ -34,6 +35,7 @@ class OutboxMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     group: str | None = None
     dedup_id: str | None = None
     run_at_ms: int | None = None
+    wait_ms: int | None = None
     unique: bool = False
 
 

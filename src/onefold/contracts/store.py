@@ -111,7 +111,8 @@ class OutboxItem(Struct, frozen=True, kw_only=True, gc=False):
 
     Args:
         queue: name of the queue it goes to.
-        body, attributes (name -> text), group, dedup_id, delay_ms, run_at_ms, key: as in `contracts.entries.Entry`.
+        body, attributes (name -> text), group, dedup_id, delay_ms, run_at_ms, wait_ms, key: as in `contracts.entries.Entry`;
+            but with `wait_ms`, `run_at_ms` is the steady instant at which the wait ends.
     """
 
     queue: str
@@ -121,6 +122,7 @@ class OutboxItem(Struct, frozen=True, kw_only=True, gc=False):
     dedup_id: str | None = None
     delay_ms: int | None = None
     run_at_ms: int | None = None
+    wait_ms: int | None = None
     key: str | None = None
 
 

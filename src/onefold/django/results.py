@@ -188,7 +188,7 @@ def _in_outbox(jobs: TaskJobs, job: Job[Call, Any], key: str) -> Call | None:
     table = open_outbox(jobs.app.outbox)
     try:
         for row in table.waiting(jobs.app.name, [job.policy.queue], _LOOKED_AT):
-            waiting = outbox.read(row)
+            waiting = outbox.read(row, 0)  # its times do not matter here
             if (waiting.record.job, waiting.record.key) == (job.name, key):
                 return msgspec.json.decode(waiting.entry.body, type=Call)
     finally:

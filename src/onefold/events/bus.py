@@ -213,7 +213,7 @@ class Bus:
         if runtime.engine.archive is None:
             return self._put_elsewhere(runtime, answers, taken, inside)
         parcels = [parcel for event in taken for parcel in self.parcels(event, now_ms)]
-        kept = self._kept(taken, now_ms)
+        kept = self._kept(taken, max(now_ms, runtime.steady.now_ms()))  # an archive goes by the steady clock
         if inside is not None:
             inside.keep(self._outbox(parcels, kept))
         elif taken:

@@ -277,7 +277,7 @@ class Admission:
         name = bounded_name(SLOTS, f"{run.job.name}/{part}")
 
         def decide(value: dict[str, int] | None) -> tuple[dict[str, int], rate.Occupied]:
-            found = rate.occupy(value or {}, holder, count_max, now_ms + self._lease_ms, now_ms)
+            found = rate.occupy(value or {}, holder, count_max, until_ms(self._clock, now_ms, self._lease_ms), now_ms)
             return found.slots, found
 
         _, found = change(self._state, name, _slots_of, None, decide)

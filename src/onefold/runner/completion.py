@@ -26,6 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors, limits
+from onefold.clock import expired_at_ms
 from onefold.contracts.documents import reader
 from onefold.contracts.state import Change
 from onefold.interrupts import let_through
@@ -152,7 +153,7 @@ class Closer:
             self.touch(name)
         if now_ms - self._swept_ms >= SWEEP_MS:
             self._swept_ms = now_ms
-            runs.sweep(self._engine.state, self._clock.now_ms())
+            runs.sweep(self._engine.state, expired_at_ms(self._clock, runs.KEPT_MS))
 
     def _check(self, name: str, turns: bool) -> bool:
         state_name = runs.OPEN_PREFIX + name

@@ -223,8 +223,8 @@ class Job(Generic[P, R]):
 
         Args:
             payload: of the type that the handler takes.
-            delay: run no earlier than this long from now. `run_at`: run no earlier than this instant, with a time zone.
-                Without limit. On a FIFO queue the message gets its place in its group when it is due, behind all sent
+            delay: run no earlier than this long from now. `run_at`: not before the machine's clock shows this instant, with
+                a zone. Without limit. On a FIFO queue the message gets its place in its group when due, behind all sent
                 before then; with SQS this needs `--later`, as SQS cannot delay single messages of a FIFO queue.
             key: used instead of the declared key rule.
             dedup_id: FIFO queues: used instead of one derived from job, key and payload.
@@ -305,9 +305,9 @@ class Job(Generic[P, R]):
     def kept(self, outgoing: Sequence[Outgoing], run: context.Context) -> list[Receipt]:
         """Put messages into the outbox of a run. Errors as for `Context.keep`."""
         if self._runtime.tracing is None:
-            return keep(outgoing, run.keep)
+            return keep(outgoing, run.keep, self._runtime)
         with self._runtime.tracing.sending(outgoing, outbox=True) as carrying:
-            return keep(carrying, run.keep)
+            return keep(carrying, run.keep, self._runtime)
 
     def outbox_item(
         self,
@@ -440,7 +440,7 @@ class Job(Generic[P, R]):
             fingerprint,
             attributes=attributes,
             group=group,
-            run_at_ms=outgoing.due_ms(self.name, delay, run_at, self._runtime.now_ms),
+            times=outgoing.times(self.name, delay, run_at),
             dedup_id=dedup_id,
             unique=self.unique,
             payload=payload,

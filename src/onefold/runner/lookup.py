@@ -175,7 +175,7 @@ def cancel(runtime: Runtime, job: JobView[Any], key: str, tenant: str) -> bool:
         removed = runtime.engine.queues.remove([one.message_id for one in waiting])
         rows = [
             Row(
-                at_ms=runtime.now_ms(), event="removed", key=record_key, queue=one.queue, message_id=one.message_id,
+                at_ms=runtime.steady.now_ms(), event="removed", key=record_key, queue=one.queue, message_id=one.message_id,
                 run=None, actor=runtime.owner, detail={"by": "cancel"},
             )
             for one, is_gone in zip(waiting, removed, strict=True)

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors, limits
+from onefold.clock import age_ms as age_of
 from onefold.contracts.documents import reader
 from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, Attribute, Delivery
 from onefold.contracts.settings import QueueSettings
@@ -105,8 +106,7 @@ class Orphans:
     def settle(self, delivery: Delivery, why: str, *, counted: bool) -> int | Execution:
         """How long a message is hidden, ms; or the run that moves it to the dead-letter queue."""
         settings = self._settings.get(delivery.queue) or QueueSettings(name=delivery.queue)
-        age_ms = self._clock.now_ms() - delivery.sent_at_ms
-        found = wait_ms(settings, age_ms, delivery.receive_count, counted=counted)
+        found = wait_ms(settings, age_of(self._clock, delivery.sent_at_ms), delivery.receive_count, counted=counted)
         if found is None:
             return _dead_letter(delivery, why)
         self._warn(delivery, why, delivery.sent_at_ms + patience_ms(settings))

@@ -289,8 +289,8 @@ def count(ledger: Ledger, run: RunState) -> Counts:
     return counts_of(run, ledger.tally(run.name))
 
 
-def sweep(state: State, now_ms: int, *, kept_ms: int = KEPT_MS, limit: int = 1_000) -> int:
-    """Remove runs that were begun longer ago than `kept_ms`, at most `limit`; returns how many.
+def sweep(state: State, until_ms: int, *, limit: int = 1_000) -> int:
+    """Remove runs that were begun at `until_ms` or before, at most `limit`; returns how many.
 
     Runs of one schedule are sorted by time, so only its oldest are read.
     """
@@ -301,7 +301,7 @@ def sweep(state: State, now_ms: int, *, kept_ms: int = KEPT_MS, limit: int = 1_0
         if title in finished_titles:
             continue
         stored = read(state, name)
-        if stored is None or stored.run.started_at_ms > now_ms - kept_ms:
+        if stored is None or stored.run.started_at_ms > until_ms:
             finished_titles.add(title)
             continue
         beside = [OPEN_PREFIX + name, MAP_PREFIX + name, RECONCILED_PREFIX + name]

@@ -150,18 +150,18 @@ def _walk(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, a
         taken = [took or was for took, was in zip(taken, _was_written(backend.store, writes, now_ms), strict=True)]
     answers = iter(taken)
     written = [next(answers) if one.write is not None else True for one in settlements]
-    settled = iter(settle_the_rest(backend, [one for one, ok in zip(settlements, written, strict=True) if ok]))
+    settled = iter(settle_the_rest(backend, [one for one, ok in zip(settlements, written, strict=True) if ok], now_ms))
     return [Verdict(ok, next(settled) if ok else False) for ok in written]
 
 
-def settle_the_rest(backend: Backend, settlements: Sequence[Settlement]) -> list[bool]:
+def settle_the_rest(backend: Backend, settlements: Sequence[Settlement], now_ms: int) -> list[bool]:
     """Do steps 2 to 6 for settlements whose records are written; returns, in order, whether each message was settled.
 
     Raises:
         TransientError: something could not be done; the message's next delivery does it.
         UsageError: a message of an outbox was refused.
     """
-    _send_outboxes(backend, settlements)
+    _send_outboxes(backend, settlements, now_ms)
     rows = [row for one in settlements for row in one.rows]
     if rows:
         backend.ledger.append(rows)
@@ -190,7 +190,7 @@ _STATUS: dict[type[records.Outcome], records.Status] = {
 }
 
 
-def _send_outboxes(backend: Backend, settlements: Sequence[Settlement]) -> None:
+def _send_outboxes(backend: Backend, settlements: Sequence[Settlement], now_ms: int) -> None:
     by_queue: dict[str, list[Entry]] = defaultdict(list)
     to_clear: list[records.Hold] = []
     for one in settlements:
@@ -203,7 +203,7 @@ def _send_outboxes(backend: Backend, settlements: Sequence[Settlement]) -> None:
         else:
             continue
         for item in outbox:
-            by_queue[item.queue].append(from_outbox(item))
+            by_queue[item.queue].append(from_outbox(item, now_ms))
     for name, entries in by_queue.items():
         _send(backend, name, entries)
     if to_clear:
@@ -471,6 +471,7 @@ class JointTransaction:
         self._backend = backend
         self._inner = inner
         self._kept: list[Settlement] = []
+        self._now_ms = 0  # of the last one
 
     def open(self) -> object:
         """The connection that the record backend gives to handlers."""
@@ -478,6 +479,7 @@ class JointTransaction:
 
     def finish(self, settlement: Settlement, now_ms: int) -> Verdict:
         """Write record and rows into the transaction; the message is settled on its own queue by `commit`."""
+        self._now_ms = now_ms
         verdict = self._inner.finish(settlement, now_ms)
         if verdict.written:
             self._kept.append(replace(settlement, rows=(), changes=()))
@@ -496,7 +498,7 @@ class JointTransaction:
         kept, self._kept = self._kept, []  # first, so that a later commit does not settle what could not be committed
         self._inner.commit()
         with ignored(errors.TransientError, errors.UsageError):
-            settle_the_rest(self._backend, kept)
+            settle_the_rest(self._backend, kept, self._now_ms)
 
     def rollback(self) -> None:
         """Roll back everything that was not committed."""

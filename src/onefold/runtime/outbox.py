@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from onefold import errors, redact
-from onefold.contracts.entries import Entry, check_entry
+from onefold.contracts.entries import Entry, check_entry, left_ms
 from onefold.contracts.outbox import OutboxMessage, OutboxRow
 from onefold.contracts.queue import Attribute
 from onefold.contracts.store import RecordKey
@@ -33,14 +33,19 @@ def takes(connection: object, engine_url: str) -> bool:
     return kind == "psycopg" or (kind == "sqlite3" and bool(urls.part("sqlite.outbox").takes(connection, engine_url)))
 
 
-def put(registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing], connection: object) -> list[Receipt]:
+def put(
+    registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing], connection: object, now_ms: int
+) -> list[Receipt]:
     """Write messages into the outbox table of the connection's database, in the transaction that is open on it.
+
+    Args:
+        now_ms: the wall time.
 
     Raises:
         PayloadError: a queue would not take one of them. UsageError: the app names no outbox, or the connection cannot be
             used. StorageError: the table does not exist. In each case nothing was written.
     """
-    messages = parcels(registry, outbox_url, outgoing)
+    messages = parcels(registry, outbox_url, outgoing, now_ms)
     _check_place(registry, outbox_url or "", connection)
     if urls.driver_of(connection) == "psycopg":
         urls.part("postgres.outbox").put(connection, registry.name, messages, outbox_url)
@@ -50,10 +55,10 @@ def put(registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing]
 
 
 async def aput(
-    registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing], connection: object
+    registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing], connection: object, now_ms: int
 ) -> list[Receipt]:
     """Like `put`, on an asynchronous connection."""
-    messages = parcels(registry, outbox_url, outgoing)
+    messages = parcels(registry, outbox_url, outgoing, now_ms)
     _check_place(registry, outbox_url or "", connection)
     table = "postgres.asyncpg_outbox" if urls.driver_of(connection) == "asyncpg" else "postgres.outbox"
     await urls.part(table).aput(connection, registry.name, messages, outbox_url)
@@ -79,7 +84,7 @@ def action(
     registry: Registry, outbox_url: str | None, one: Outgoing, now_ms: int, token: str
 ) -> dict[str, dict[str, Any]]:
     """The action of DynamoDB's TransactWriteItems that sends a message. Errors as for `put`."""
-    ((queue, text),) = parcels(registry, outbox_url, [one])
+    ((queue, text),) = parcels(registry, outbox_url, [one], now_ms)
     together = one.entry.group or one.record.key
     found: dict[str, dict[str, Any]] = urls.outbox_action(
         outbox_url or "", registry.name, queue, text, f"{queue}/{together}", now_ms, token
@@ -87,7 +92,9 @@ def action(
     return found
 
 
-def parcels(registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing]) -> list[tuple[str, str]]:
+def parcels(
+    registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing], now_ms: int
+) -> list[tuple[str, str]]:
     """The rows of messages: queue and text of each. Errors as for `put`."""
     if outbox_url is None:
         raise errors.UsageError(
@@ -100,7 +107,7 @@ def parcels(registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgo
         wrong = check_entry(one.entry, settings[one.queue])
         if wrong is not None:
             raise refused(one, wrong)
-    return [(one.queue, msgspec.json.encode(_parcel(one)).decode()) for one in outgoing]
+    return [(one.queue, msgspec.json.encode(_parcel(one, now_ms)).decode()) for one in outgoing]
 
 
 def receipts(outgoing: Sequence[Outgoing]) -> list[Receipt]:
@@ -108,7 +115,7 @@ def receipts(outgoing: Sequence[Outgoing]) -> list[Receipt]:
     return [Receipt(job=one.record.job, key=one.record.key, message_id=None) for one in outgoing]
 
 
-def _parcel(one: Outgoing) -> OutboxMessage:
+def _parcel(one: Outgoing, now_ms: int) -> OutboxMessage:
     entry = one.entry
     return OutboxMessage(
         scope=one.record.scope,
@@ -119,13 +126,14 @@ def _parcel(one: Outgoing) -> OutboxMessage:
         attributes={name: str(attribute.value) for name, attribute in entry.attributes.items()},
         group=entry.group,
         dedup_id=entry.dedup_id,
-        run_at_ms=entry.run_at_ms,
+        run_at_ms=entry.run_at_ms if entry.wait_ms is None else now_ms + entry.wait_ms,
+        wait_ms=entry.wait_ms,
         unique=one.unique,
     )
 
 
-def read(row: OutboxRow) -> Outgoing:
-    """The message of a row.
+def read(row: OutboxRow, now_ms: int) -> Outgoing:
+    """The message of a row; `now_ms`: the wall time.
 
     Raises:
         PayloadError: it cannot be read; another program, or a newer onefold, has written it.
@@ -146,7 +154,8 @@ def read(row: OutboxRow) -> Outgoing:
             attributes={name: Attribute(value) for name, value in parcel.attributes.items()},
             group=parcel.group,
             dedup_id=parcel.dedup_id,
-            run_at_ms=parcel.run_at_ms,
+            run_at_ms=parcel.run_at_ms if parcel.wait_ms is None else None,
+            wait_ms=left_ms(parcel.run_at_ms, parcel.wait_ms, now_ms),
             key=parcel.key,
         ),
         queue=row.queue,

@@ -97,7 +97,7 @@ def message(
     *,
     attributes: Mapping[str, Attribute],
     group: str | None,
-    run_at_ms: int | None,
+    times: tuple[int | None, int | None],
     dedup_id: str | None,
     unique: bool,
     payload: object = None,
@@ -108,7 +108,7 @@ def message(
     """The message for an operation.
 
     Args:
-        policy: the job's. run_at_ms: as `due_ms` returns it. dedup_id: None: on a FIFO queue it is derived from
+        policy: the job's. times: as `times` returns them. dedup_id: None: on a FIFO queue it is derived from
             operation and payload.
     """
     if policy.fifo and dedup_id is None:
@@ -117,7 +117,8 @@ def message(
         body=body.decode(),
         attributes=attributes,
         delay_ms=None,
-        run_at_ms=run_at_ms,
+        run_at_ms=times[0],
+        wait_ms=times[1],
         group=group,
         dedup_id=dedup_id,
         key=record.key,
@@ -130,33 +131,31 @@ def message(
     return Outgoing(record=record, fingerprint=fingerprint, entry=entry, queue=policy.queue, unique=False)
 
 
-def due_ms(job: str, delay: duration.Duration | None, run_at: datetime | None, now_ms: Callable[[], int]) -> int | None:
-    """When a message is due, milliseconds since the epoch; None: at once.
+def times(job: str, delay: duration.Duration | None, run_at: datetime | None) -> tuple[int | None, int | None]:
+    """A message's `run_at_ms` and `wait_ms`, for an entry.
 
     Args:
-        job: its name, for errors. delay, run_at: as passed to `Job.send`. now_ms: returns the wall time; called only if
-            there is a delay.
+        job: its name, for errors. delay, run_at: as passed to `Job.send`.
 
     Raises:
         UsageError: both are given, or one is not a duration, not a datetime, or has no time zone.
     """
     if delay is None and run_at is None:
-        return None
+        return None, None
     if delay is not None and run_at is not None:
         raise errors.UsageError(f"{job}.send got delay and run_at.", todo="Give one of them.")
     if delay is not None:
-        wait_ms = duration.to_ms(delay, "delay")
-        return now_ms() + wait_ms if wait_ms else None
-    return duration.instant_ms(run_at, "run_at")
+        return None, duration.to_ms(delay, "delay") or None
+    return duration.instant_ms(run_at, "run_at"), None
 
 
-def keep(outgoing: Sequence[Outgoing], kept: Callable[[list[OutboxItem]], None]) -> list[Receipt]:
+def keep(outgoing: Sequence[Outgoing], kept: Callable[[list[OutboxItem]], None], runtime: Runtime) -> list[Receipt]:
     """Put messages into the outbox of a run, to be sent when it completes; `kept` is the run's `Context.keep`."""
-    kept([_outbox_item(one) for one in outgoing])
+    kept([_outbox_item(one, runtime) for one in outgoing])
     return [Receipt(job=one.record.job, key=one.record.key, message_id=None) for one in outgoing]
 
 
-def _outbox_item(one: Outgoing) -> OutboxItem:
+def _outbox_item(one: Outgoing, runtime: Runtime) -> OutboxItem:
     entry = one.entry
     return OutboxItem(
         queue=one.queue,
@@ -164,7 +163,8 @@ def _outbox_item(one: Outgoing) -> OutboxItem:
         attributes={name: str(attribute.value) for name, attribute in entry.attributes.items()},
         group=entry.group,
         dedup_id=entry.dedup_id,
-        run_at_ms=entry.run_at_ms,
+        run_at_ms=entry.run_at_ms if entry.wait_ms is None else runtime.steady.now_ms() + entry.wait_ms,
+        wait_ms=entry.wait_ms,
         key=entry.key,
     )
 
@@ -222,7 +222,7 @@ def send_all(runtime: Runtime, outgoing: Sequence[Outgoing], history: History) -
         engine.ledger.append(
             [
                 Event(
-                    at_ms=runtime.clock.now_ms(), name="sent", key=one.record, queue=one.queue, actor=runtime.owner,
+                    at_ms=runtime.steady.now_ms(), name="sent", key=one.record, queue=one.queue, actor=runtime.owner,
                     message_id=receipt.message_id, detail={"duplicate": True} if receipt.duplicate else {},
                 ).row()
                 for one, receipt in zip(outgoing, receipts, strict=True)
@@ -478,7 +478,9 @@ def _lasts_ms(runtime: Runtime, one: Outgoing) -> int:
     """How long a message may wait on an engine whose queues cannot be searched; after this time its key is free."""
     queue = runtime.settings[one.queue]
     dead = runtime.settings.get(queue.dead_letter) if queue.dead_letter is not None else None
-    wait_ms = max(one.entry.delay_ms or 0, (one.entry.run_at_ms or 0) - runtime.clock.now_ms(), 0)
+    wait_ms = max(
+        one.entry.delay_ms or 0, one.entry.wait_ms or 0, (one.entry.run_at_ms or 0) - runtime.clock.now_ms(), 0
+    )
     return min(queue.retention_ms + (dead.retention_ms if dead is not None else 0) + wait_ms + DAY_MS, _KNOWN_MS)
 
 

@@ -152,7 +152,7 @@ class Relay:
         change = Change(name, msgspec.json.encode(_Passed(ids)), 0 if found is None else found.version)
 
         def send() -> None:
-            send_all(self._runtime, [outbox.read(row) for row in rows], self._runtime.history)
+            send_all(self._runtime, [outbox.read(row, self._runtime.now_ms()) for row in rows], self._runtime.history)
             if engine.state.put([change]) != [True]:
                 raise _AnotherRelay
 
@@ -170,7 +170,7 @@ class Relay:
             for queue_rows in _by_queue(rows):
                 if runtime.steady.now_ms() >= mine.until_ms:  # this process was stopped, and another may pass them on
                     raise _AnotherRelay
-                send_all(runtime, [outbox.read(row) for row in queue_rows], runtime.history)
+                send_all(runtime, [outbox.read(row, runtime.now_ms()) for row in queue_rows], runtime.history)
                 self._table.remove([row.id for row in queue_rows])
         finally:  # a turn that another process has taken meanwhile is left alone
             state.put([Change(name, msgspec.json.encode(_Passed([])), version + 1)])

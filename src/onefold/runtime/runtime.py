@@ -230,7 +230,7 @@ class Runtime:
 
         found = callers.driver_connection(connection)
         if outbox.takes(found, self.url):
-            return outbox.put(self.registry, self.outbox_url, outgoing, found)
+            return outbox.put(self.registry, self.outbox_url, outgoing, found, self.now_ms())
         with self._joined(found), sending.of_caller():
             return sending.send_all(self, outgoing, self.history)
 
@@ -247,9 +247,9 @@ class Runtime:
 
         found = await callers.async_driver_connection(connection)
         if self.tracing is None:
-            return await outbox.aput(self.registry, self.outbox_url, outgoing, found)
+            return await outbox.aput(self.registry, self.outbox_url, outgoing, found, self.now_ms())
         with self.tracing.sending(outgoing) as carrying:
-            return await outbox.aput(self.registry, self.outbox_url, carrying, found)
+            return await outbox.aput(self.registry, self.outbox_url, carrying, found, self.now_ms())
 
     def outbox_item(self, one: Outgoing) -> dict[str, dict[str, Any]]:
         """As `Job.outbox_item`."""

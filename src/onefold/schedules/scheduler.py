@@ -389,7 +389,7 @@ class Scheduler:
                 self._register(sorted(waiting), ours=False)
         if elapsed_ms - self._swept_ms >= _SWEEP_MS:
             self._swept_ms = elapsed_ms
-            runs.sweep(self._engine.state, self._clock.now_ms())
+            runs.sweep(self._engine.state, self._runtime.steady.expired_at_ms(runs.KEPT_MS))
 
 
 def _begun(schedule: Schedule, nominal_ms: int, now_ms: int) -> list[Change]:

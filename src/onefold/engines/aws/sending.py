@@ -173,10 +173,10 @@ def send(
     late: dict[int, int] = {}
     settings, fresh = catalogue.settings(name), False
     for index, asked in enumerate(entries):
-        entry = asked
-        if later is not None and asked.run_at_ms is not None and _is_late(asked.run_at_ms - now_ms, settings):
-            late[index] = asked.run_at_ms
-            entry = structs.replace(asked, run_at_ms=None)
+        entry = _dated(asked, now_ms)
+        if later is not None and entry.run_at_ms is not None and _is_late(entry.run_at_ms - now_ms, settings):
+            late[index] = entry.run_at_ms
+            entry = structs.replace(entry, run_at_ms=None)
         made = _form(settings, entry, now_ms, signer, offloads=payloads is not None)
         if isinstance(made, Refused) and not fresh:  # by cached settings: somebody may have changed the queue
             settings, fresh = catalogue.settings(name, fresh=True), True
@@ -206,6 +206,13 @@ def send(
     if orphans and payloads is not None:
         payloads.delete(orphans)
     return [answers[index] for index in range(len(entries))]
+
+
+def _dated(entry: Entry, now_ms: int) -> Entry:
+    """The entry with the instant at which its wait ends: SQS and EventBridge count by their own clocks."""
+    if entry.wait_ms is None or entry.run_at_ms is not None:
+        return entry
+    return structs.replace(entry, run_at_ms=now_ms + entry.wait_ms, wait_ms=None)
 
 
 def _send_late(

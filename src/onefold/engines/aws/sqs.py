@@ -34,6 +34,7 @@ import msgspec
 from msgspec import structs
 
 from onefold import errors, limits
+from onefold.clock import wall_ms
 from onefold.contracts.entries import Entry, Refused, Sent, bus_of
 from onefold.contracts.queue import CLAIMS, Delivery, Depth, MoveTo, QueueCapabilities, RetryIn
 from onefold.engines.aws import batches, messages, sending, settling
@@ -214,7 +215,7 @@ class SqsQueue:
             NotFoundError: the queue does not exist. UsageError: not allowed, no credentials.
         """
         sqs = self._sqs
-        now_ms = sqs.clock.now_ms()
+        now_ms = wall_ms(sqs.clock)  # `run_at_ms` means wall time
         return sending.send(
             sqs.catalogue, self.name, entries, now_ms=now_ms, payloads=sqs.payloads, later=sqs.later,
             signer=lambda: sqs.signer, whole=whole,

@@ -220,7 +220,7 @@ class SqliteQueues:
         """As `depths_in`; a few queues are counted one by one, because that reads a large queue in half the time."""
         now_ms = self._clock.now_ms()
         if len(queues) > _DEPTHS_APART:
-            return depths_in(connection, now_ms)
+            return depths_in(connection, now_ms, self._clock.jumps)
         there = [name for name in queues if is_there(connection, name)]
         rows = {name: self._catalogue.row_in(connection, name) for name in there}
         late = {name for name, row in rows.items() if fifo.any_due(connection, row, now_ms)}
@@ -452,7 +452,9 @@ class SqliteQueues:
             return [row.settings.name for row in rows if anything_to_sweep(connection, row, now_ms)]
 
         done = sum(self._in_pieces(partial(sweep_queue, name=name)) for name in self._engine.read(to_sweep))
-        return done + self._in_pieces(lambda connection: forget_ids_in(connection, now_ms, _SWEPT_AT_ONCE))
+        return done + self._in_pieces(
+            lambda connection: forget_ids_in(connection, now_ms, self._clock.jumps, _SWEPT_AT_ONCE)
+        )
 
     def _in_pieces(self, piece: Callable[[sqlite3.Connection], int]) -> int:
         done = 0

@@ -90,7 +90,8 @@ def _send_all(
         if archive is not None:
             keep_in(connection, archive, [_archived(item) for item in items])
             continue
-        answers = send_in(connection, queues.row_in(connection, name), [from_outbox(item) for item in items], now_ms)
+        entries = [from_outbox(item, now_ms) for item in items]
+        answers = send_in(connection, queues.row_in(connection, name), entries, now_ms)
         for item, answer in zip(items, answers, strict=True):
             if isinstance(answer, Refused):
                 raise errors.UsageError(

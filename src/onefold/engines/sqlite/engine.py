@@ -244,10 +244,13 @@ class SqliteEngine:
     def _sweep(self, now_ms: int) -> int:
         """Remove what has expired, step by step, for a share of the time; the next call continues with the rest."""
         done, jumps = self.queues.sweep(), self._clock.jumps
-        begun_ms = self._clock.monotonic_ms()
+        begun_ms, history_until_ms = self._clock.monotonic_ms(), self._clock.expired_at_ms(LEDGER_KEPT_MS)
         while True:
             step = self.database.write(
-                lambda connection: sweep_in(connection, now_ms, jumps, limit=_SWEEP_ROWS), synced=False
+                lambda connection: sweep_in(
+                    connection, now_ms, jumps, limit=_SWEEP_ROWS, history_until_ms=history_until_ms
+                ),
+                synced=False,
             )
             archived = self.database.write(
                 lambda connection: sweep_archive_in(connection, now_ms, _SWEEP_ROWS, jumps), synced=False
@@ -313,7 +316,7 @@ def sweep_in(
     jumps: Jumps = NO_JUMPS,
     *,
     limit: int,
-    ledger_kept_ms: int = LEDGER_KEPT_MS,
+    history_until_ms: int | None = None,
 ) -> SweepStep:
     """Carry out one step of the sweep, inside the caller's transaction.
 
@@ -321,7 +324,7 @@ def sweep_in(
         jumps: how the clock was set forward.
         limit: how many of the oldest records are checked, how many more from the position of the pass, and how many
             rows of history are removed at most.
-        ledger_kept_ms: rows of history older than this are removed.
+        history_until_ms: rows of history that are older are removed; None: those older than `LEDGER_KEPT_MS`.
     """
     (after,) = connection.execute("SELECT record_id FROM onefold_sweep").fetchone()
     removed, last = _sweep_records(connection, 0, now_ms, jumps, limit)
@@ -332,11 +335,11 @@ def sweep_in(
     connection.execute("UPDATE onefold_sweep SET record_id = ? WHERE record_id <> ?", (reached, reached))
     removed += connection.execute(
         "DELETE FROM onefold_ledger WHERE id IN (SELECT id FROM onefold_ledger WHERE at_ms < ? ORDER BY at_ms LIMIT ?)",
-        (jumps.expired_at_ms(now_ms, ledger_kept_ms), limit),
+        (jumps.expired_at_ms(now_ms, LEDGER_KEPT_MS) if history_until_ms is None else history_until_ms, limit),
     ).rowcount
     for statement, before in (
         ("DELETE FROM onefold_dead_owner WHERE at_ms < ?", jumps.expired_at_ms(now_ms, DEAD_OWNERS_KEPT_MS)),
-        ("DELETE FROM onefold_completed WHERE second < ?", (now_ms - COUNTS_KEPT_MS) // 1000),
+        ("DELETE FROM onefold_completed WHERE second < ?", jumps.expired_at_ms(now_ms, COUNTS_KEPT_MS) // 1000),
         ("DELETE FROM onefold_state WHERE deleted_at_ms < ?", jumps.expired_at_ms(now_ms, DELETED_NAMES_KEPT_MS)),
     ):
         removed += connection.execute(statement, (before,)).rowcount

@@ -21,10 +21,12 @@ import sqlite3
 from collections.abc import Sequence
 
 from onefold import limits
+from onefold.clock import Jumps
 from onefold.contracts.admin import Remembered
 from onefold.contracts.entries import NOT_SENT, Entry, Refused, Sent, check_entry
 from onefold.contracts.queue import JOB_ATTRIBUTE
 from onefold.contracts.state import Change
+from onefold.engines.sqlite import waits
 from onefold.engines.sqlite.rows import (
     Found,
     NewMessage,
@@ -53,6 +55,7 @@ class Memory:
     def __init__(self, connection: sqlite3.Connection, row: QueueRow) -> None:
         self._connection = connection
         self._queue = row.id
+        self._jumps = row.jumps
         self._by_group = row.settings.dedup_scope == "messageGroup"
         self._new: dict[bytes, tuple[int, int, int]] = {}  # digest -> message, position, accepted_at_ms
 
@@ -75,7 +78,7 @@ class Memory:
                 "SELECT message, position, accepted_at_ms FROM onefold_dedup WHERE digest = ?", (digest,)
             ).fetchone()
         )
-        if known is not None and at_ms < known[2] + limits.DEDUP_WINDOW_MS:
+        if known is not None and at_ms < known[2] + limits.DEDUP_WINDOW_MS + self._jumps.longer_ms(known[2]):
             return known[0], known[1]
         self._new[digest] = (message, position, at_ms)
         return None
@@ -102,14 +105,14 @@ def remembered_in(connection: sqlite3.Connection, row: QueueRow, limit: int, now
         "SELECT d.position, d.message, d.accepted_at_ms, m.dedup_id, m.body, g.name FROM onefold_dedup d "
         "LEFT JOIN onefold_message m ON m.id = d.message LEFT JOIN onefold_group g ON g.id = m.grp "
         "WHERE d.queue = ? AND d.accepted_at_ms > ? ORDER BY d.position DESC LIMIT ?",
-        (row.id, now_ms - limits.DEDUP_WINDOW_MS, limit),
+        (row.id, row.jumps.expired_at_ms(now_ms, limits.DEDUP_WINDOW_MS), limit),
     )
     return [
         Remembered(
             message_id=f"{row.token}-{message}",
             sequence=sequence_text(position) or "",
             accepted_at_ms=at_ms,
-            until_ms=at_ms + limits.DEDUP_WINDOW_MS,
+            until_ms=at_ms + limits.DEDUP_WINDOW_MS + row.jumps.longer_ms(at_ms),
             dedup_id=None if body is None else dedup_id or body_digest(body),
             group=group,
         )
@@ -117,12 +120,12 @@ def remembered_in(connection: sqlite3.Connection, row: QueueRow, limit: int, now
     ]
 
 
-def forget_ids_in(connection: sqlite3.Connection, now_ms: int, count_max: int) -> int:
+def forget_ids_in(connection: sqlite3.Connection, now_ms: int, jumps: Jumps, count_max: int) -> int:
     """Drop up to `count_max` ids whose window has ended, oldest first; returns how many."""
     return connection.execute(
         "DELETE FROM onefold_dedup WHERE position IN (SELECT position FROM onefold_dedup ORDER BY position LIMIT ?) "
         "AND accepted_at_ms <= ?",
-        (count_max, now_ms - limits.DEDUP_WINDOW_MS),
+        (count_max, jumps.expired_at_ms(now_ms, limits.DEDUP_WINDOW_MS)),
     ).rowcount
 
 
@@ -146,12 +149,8 @@ def send_in(
     memory = Memory(connection, row)
     for number, index in enumerate(good, start=first):
         entry = entries[index]
-        if entry.run_at_ms is not None and entry.run_at_ms > now_ms:
-            due_at_ms = entry.run_at_ms
-            later.append(
-                (row.id, number, due_at_ms, due_at_ms + settings.delay_ms, None, None, entry.dedup_id, entry.key,
-                 entry_meta(entry, entry.group, now_ms), entry.body)
-            )  # fmt: skip
+        if waits.entry_due_ms(row, entry, now_ms) > now_ms:
+            later.append(waits.timed(row, number, entry, now_ms))
             answers[index] = Sent(f"{row.token}-{number}")
             continue
         known = memory.first_of(entry.group, entry.dedup_id, entry.body, number, number, now_ms)
@@ -222,7 +221,7 @@ def _from_head(
         for found in (Found(*values) for values in rows):
             if found.sent_at_ms <= row.expired_at_ms(now_ms):
                 erase(connection, [found.id])
-            elif found.visible_at_ms > now_ms:
+            elif found.visible_at_ms > now_ms or waits.put_off_in(connection, row, [found], now_ms):
                 return chosen
             elif worn_out(row, found):
                 if waits_for_stopped_in(connection, row, found, now_ms):
@@ -265,6 +264,9 @@ def promote_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count
         "SELECT id, due_at_ms FROM onefold_scheduled WHERE queue = ? AND due_at_ms <= ? ORDER BY due_at_ms, id LIMIT ?",
         (row.id, now_ms, -1 if count_max is None else count_max),
     ).fetchall()
+    if not due:
+        return 0
+    due = [one for one in due if not waits.put_off_scheduled_in(connection, row, one[0], one[1], now_ms)]
     if not due:
         return 0
     first = draw_ids(connection, len(due))

@@ -44,7 +44,7 @@ class _Row(msgspec.Struct, frozen=True):
 
     Args:
         wall_ms: 0 if the clock is not the machine's, or the row was written before December 2026.
-        jumps: see `Jumps`; unlike the rest they count in any boot.
+        jumps: see `Jumps`; unlike the rest they count in any boot. undo_ms: as `SteadyClock.undo_ms`.
     """
 
     boot: str
@@ -52,6 +52,7 @@ class _Row(msgspec.Struct, frozen=True):
     at_ms: int
     wall_ms: int = 0
     jumps: list[Jump] = []
+    undo_ms: int = 0
 
     def step_ms(self, clock: SteadyClock) -> int:
         """By how much the wall clock was set forward since the row was written; 0 if that is not known."""
@@ -72,7 +73,8 @@ def note_in(connection: sqlite3.Connection, clock: SteadyClock) -> None:
     jumps = list(clock.jumps.noted)
     if not jumps and not clock.steps and (row := _row(connection)) is not None:
         jumps = row.jumps  # of a process that saw them before this one began
-    connection.execute(_WRITE, (_NAME, msgspec.json.encode(_Row(_boot(), by_ms, at_ms, wall_ms, jumps))))
+    noted = _Row(_boot(), by_ms, at_ms, wall_ms, jumps, clock.undo_ms)
+    connection.execute(_WRITE, (_NAME, msgspec.json.encode(noted)))
 
 
 def is_noted(connection: sqlite3.Connection, clock: SteadyClock) -> bool:
@@ -116,17 +118,26 @@ def adopt(connection: sqlite3.Connection, clock: SteadyClock, written_ms: int) -
     Args:
         written_ms: `written_at_ms` before this process wrote.
     """
-    row = _row(connection)
+    row, undone_ms = _row(connection), 0
     if row is not None and not clock.steps:
         clock.jumps.noted = tuple(row.jumps)
+        undone_ms = _undone_ms(row, clock)
     if row is not None and row.boot == _boot():
-        clock.adopt(Offset(row.by_ms, row.at_ms))
+        clock.adopt(Offset(row.by_ms, row.at_ms), row.undo_ms)
         step_ms = row.step_ms(clock)
         if is_step(step_ms, clock.monotonic_ms() - row.at_ms) and not clock.steps:
             clock.stepped(step_ms)
     ahead_ms = written_ms - clock.now_ms()
     if _is_the_machines(clock) and STEP_MS <= ahead_ms <= _AHEAD_MS_MAX:  # the file's time is the machine's too
-        clock.adopt(Offset(ahead_ms, clock.monotonic_ms()))
+        clock.adopt(Offset(ahead_ms, clock.monotonic_ms()), undone_ms)
+    elif undone_ms:
+        clock.jumps.note(-undone_ms, clock.wall.now_ms())
+
+
+def _undone_ms(row: _Row, clock: SteadyClock) -> int:
+    """How far the clock was set back, at least, since its last jump, if that was while the machine was off."""
+    last_ms = max((jump.at_ms for jump in row.jumps), default=0)
+    return 0 if row.boot == _boot() else max(last_ms - clock.wall.now_ms(), 0)
 
 
 def _boot() -> str:

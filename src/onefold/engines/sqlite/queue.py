@@ -18,11 +18,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onefold import errors
+from onefold.clock import Jumps
 from onefold.contracts.entries import NOT_SENT, Entry, Refused, Sent, check_entry
 from onefold.contracts.queue import Delivery, Depth, MoveTo, QueueCapabilities, RetryIn
-from onefold.engines.sqlite import fifo
+from onefold.engines.sqlite import fifo, waits
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.fifo import body_digest
+from onefold.engines.sqlite.filetime import longer_sql
 from onefold.engines.sqlite.rows import (
     Catalogue,
     Found,
@@ -35,7 +37,6 @@ from onefold.engines.sqlite.rows import (
     read_meta,
     receipt_text,
     sequence_text,
-    timed,
     unpacked,
 )
 from onefold.engines.sqlite.settle import (
@@ -66,6 +67,8 @@ __all__ = [
 ]
 
 CAPABILITIES: Final = QueueCapabilities(fifo=True, uncounted=True, run_at=True, atomic_move=True)
+_PUT_OFF_MAX: Final = 100  # how often one receive chooses again after it had to put off messages, ten at a time
+_AT_ONCE: Final = (None, None, None)
 _TURNS_MAX: Final = 10  # how often one receive chooses again after it had to dead-letter messages
 # SQS developer guide, dead-letter queues: after this many receives, a message goes to the back.
 _RECEIVES_BEFORE_BACK: Final = 3
@@ -210,11 +213,11 @@ def send_in(
     for index, entry in enumerate(entries):
         if answers[index] is None:
             accepted.append(entry)
-            is_timed = is_timed or entry.delay_ms is not None or entry.run_at_ms is not None
+            is_timed = is_timed or (entry.delay_ms, entry.run_at_ms, entry.wait_ms) != _AT_ONCE
             answers[index] = Sent(f"{token}-{number}")
             number += 1
     if is_timed:
-        insert(connection, [timed(row, number, entry, now_ms) for number, entry in enumerate(accepted, first)])
+        insert(connection, [waits.timed(row, number, entry, now_ms) for number, entry in enumerate(accepted, first)])
     else:
         at = (row.id, first, now_ms, now_ms + settings.delay_ms)
         insert_alike(connection, at, [(entry.key, entry_meta(entry, entry.group), entry.body) for entry in accepted])
@@ -298,22 +301,35 @@ def _choose(connection: sqlite3.Connection, row: QueueRow, count_max: int, now_m
     room = count_max - len(front)
     if not room:
         return front
-    rows = connection.execute(
-        "SELECT m.id, m.sent_at_ms, m.key, m.meta, m.body, w.visible_at_ms, NULL, NULL, NULL, NULL "
-        "FROM onefold_waiting w CROSS JOIN onefold_message m ON m.id = w.id "
-        "WHERE w.queue = ? AND w.visible_at_ms > ? AND w.visible_at_ms <= ? AND w.sent_at_ms > ? "
-        "ORDER BY w.visible_at_ms, w.id LIMIT ?",
-        (*_span(row, now_ms), room),
-    ).fetchall()
-    fresh = [Found(*values) for values in rows]
+    fresh = _fresh(connection, row, room, now_ms)
     if back:
         fresh = sorted(fresh + back, key=lambda found: (found.visible_at_ms, found.id))[:room]
     return front + fresh if front else fresh
 
 
+def _fresh(connection: sqlite3.Connection, row: QueueRow, count_max: int, now_ms: int) -> list[Found]:
+    """Messages that were never received and are visible. Those that must wait for longer are put off."""
+    fresh: list[Found] = []
+    early: set[int] = set()
+    for _ in range(_PUT_OFF_MAX):
+        rows = connection.execute(
+            "SELECT m.id, m.sent_at_ms, m.key, m.meta, m.body, w.visible_at_ms, NULL, NULL, NULL, NULL "
+            "FROM onefold_waiting w CROSS JOIN onefold_message m ON m.id = w.id "
+            "WHERE w.queue = ? AND w.visible_at_ms > ? AND w.visible_at_ms <= ? AND w.sent_at_ms > ? "
+            "ORDER BY w.visible_at_ms, w.id LIMIT ?",
+            (*_span(row, now_ms), count_max),
+        ).fetchall()
+        fresh = [Found(*values) for values in rows]
+        early = waits.put_off_in(connection, row, fresh, now_ms)
+        if not early:
+            return fresh
+    return [found for found in fresh if found.id not in early]
+
+
 def _returned(connection: sqlite3.Connection, row: QueueRow, count_max: int, now_ms: int) -> list[Found]:
     """Messages that were received before and are visible again. Those without receives left are dead-lettered."""
     returned: list[Found] = []
+    early: set[int] = set()
     for _ in range(_TURNS_MAX):
         rows = connection.execute(
             "SELECT m.id, m.sent_at_ms, m.key, m.meta, m.body, r.visible_at_ms, r.receives, r.delivery, "
@@ -323,13 +339,14 @@ def _returned(connection: sqlite3.Connection, row: QueueRow, count_max: int, now
             (*_span(row, now_ms), count_max),
         ).fetchall()
         returned = [Found(*values) for values in rows]
-        worn = [found for found in returned if worn_out(row, found)]
-        if not worn:
+        early = waits.put_off_in(connection, row, returned, now_ms)
+        worn = [found for found in returned if worn_out(row, found) and found.id not in early]
+        if not worn and not early:
             return returned
         left = [found for found in worn if not waits_for_stopped_in(connection, row, found, now_ms)]
         if left:
             dead_letter_in(connection, row, left, now_ms)
-    return [found for found in returned if not worn_out(row, found)]
+    return [found for found in returned if not worn_out(row, found) and found.id not in early]
 
 
 def _span(row: QueueRow, now_ms: int) -> tuple[int, int, int, int]:
@@ -467,7 +484,7 @@ def depth_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> Dept
     )
 
 
-def depths_in(connection: sqlite3.Connection, now_ms: int) -> tuple[dict[str, Depth], set[str]]:
+def depths_in(connection: sqlite3.Connection, now_ms: int, jumps: Jumps) -> tuple[dict[str, Depth], set[str]]:
     """The depth of every queue, as from `depth_in`, in three statements however many queues there are.
 
     Returns:
@@ -476,15 +493,16 @@ def depths_in(connection: sqlite3.Connection, now_ms: int) -> tuple[dict[str, De
     """
     visible, delayed, in_flight = Counter[str](), Counter[str](), Counter[str]()
     oldest: dict[str, int] = {}
+    longer = longer_sql(jumps, "m.sent_at_ms")
     for table, hidden in (("onefold_waiting", delayed), ("onefold_received", in_flight)):
         counted = "" if hidden is in_flight else " FILTER (WHERE m.visible_at_ms <= :now)"
         for name, ready, later, first_ms in connection.execute(
             "SELECT q.name, count(*) FILTER (WHERE m.visible_at_ms <= :now), "
             "count(*) FILTER (WHERE m.visible_at_ms > :now), "
             f"min(m.sent_at_ms){counted} FROM onefold_queue q JOIN {table} m ON m.queue = q.id "
-            "AND m.visible_at_ms > :now - json_extract(q.settings, '$.retention_ms') "
-            "AND m.sent_at_ms > :now - json_extract(q.settings, '$.retention_ms') GROUP BY q.id",
-            {"now": now_ms},
+            "AND m.visible_at_ms > :now - :longest - json_extract(q.settings, '$.retention_ms') "
+            f"AND m.sent_at_ms{longer} > :now - json_extract(q.settings, '$.retention_ms') GROUP BY q.id",
+            {"now": now_ms, "longest": sum(jump.by_ms for jump in jumps.noted)},
         ):
             visible[name] += ready
             hidden[name] += later

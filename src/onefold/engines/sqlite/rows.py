@@ -37,6 +37,7 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute, Reason, reason_of
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.sqlite.database import Database
+from onefold.engines.sqlite.filetime import longer_sql
 
 if TYPE_CHECKING:
     from onefold.outside import Entropy
@@ -54,6 +55,7 @@ class QueueRow(Struct, frozen=True, kw_only=True):
         is_stopped: returns whether the process that received a message is stopped (`processes.stopped_process`), given
             the process's id and the instant at which the message becomes visible.
         jumps: how the clock was set forward since its messages were sent.
+        ahead_ms: as `SteadyClock.ahead_ms`.
     """
 
     id: int
@@ -64,6 +66,7 @@ class QueueRow(Struct, frozen=True, kw_only=True):
     flag_of: Callable[[str, str, str | None], str | None] = lambda *_: None
     is_stopped: Callable[[str, int], bool] = lambda *_: False
     jumps: Jumps = NO_JUMPS
+    ahead_ms: Callable[[], int] = lambda: 0
 
     def expired_at_ms(self, now_ms: int) -> int:
         """The instant of which holds: messages sent then or before have expired."""
@@ -82,6 +85,9 @@ class MessageMeta(Struct, omit_defaults=True, gc=False):
         foreign: it was not sent by onefold, so its attributes are not trusted.
         accepted_at_ms: when a scheduled message was accepted (its `sent_at_ms` is when it is due); 0 for all other
             messages.
+        run_at_ms: the instant of the wall clock before which a scheduled message must not be received; 0: it waits for
+            a time that is counted (`Entry.wait_ms`), or a version before December 2026 has stored it.
+        put_off_at_ms: when it was put off last, because the clock had been set (`waits.py`); 0: never.
     """
 
     attributes: dict[str, tuple[str, str]] = {}
@@ -91,6 +97,8 @@ class MessageMeta(Struct, omit_defaults=True, gc=False):
     reason: Reason | None = None
     foreign: bool = False
     accepted_at_ms: int = 0
+    run_at_ms: int = 0
+    put_off_at_ms: int = 0
 
 
 # A message to be stored: queue, id, sent_at_ms, visible_at_ms, grp, position, dedup_id, key, meta, body.
@@ -148,7 +156,7 @@ def meta_text(meta: MessageMeta) -> str | None:
     return None if text == "{}" else text
 
 
-def entry_meta(entry: Entry, group: str | None, accepted_at_ms: int = 0) -> str | None:
+def entry_meta(entry: Entry, group: str | None, accepted_at_ms: int = 0, run_at_ms: int | None = None) -> str | None:
     """The fields of an entry that have no column."""
     if not entry.attributes and group is None and entry.trace is None and not accepted_at_ms:
         return None
@@ -158,20 +166,9 @@ def entry_meta(entry: Entry, group: str | None, accepted_at_ms: int = 0) -> str 
         trace=entry.trace,
         foreign=not entry.trusted and bool(entry.attributes),
         accepted_at_ms=accepted_at_ms,
+        run_at_ms=run_at_ms or 0,
     )
     return meta_text(meta)
-
-
-def timed(row: QueueRow, number: int, entry: Entry, now_ms: int) -> NewMessage:
-    """A message of a standard queue whose entry may have a delay or a due time."""
-    sent_at_ms = now_ms
-    if entry.run_at_ms is not None and entry.run_at_ms > now_ms:
-        sent_at_ms = entry.run_at_ms
-    visible_at_ms = sent_at_ms + (row.settings.delay_ms if entry.delay_ms is None else entry.delay_ms)
-    return (
-        row.id, number, sent_at_ms, visible_at_ms, None, None, None, entry.key,
-        entry_meta(entry, entry.group, now_ms if sent_at_ms > now_ms else 0), entry.body,
-    )  # fmt: skip
 
 
 def packed(attributes: Mapping[str, Attribute]) -> dict[str, tuple[str, str]]:
@@ -367,11 +364,11 @@ def refresh_groups_in(connection: sqlite3.Connection, row: QueueRow, groups: Ite
 
     A group that is open goes to the end of the rotation.
     """
-    retention_ms = row.settings.retention_ms
-    changed = [(now_ms, retention_ms, group, group) for group in groups]
+    changed = [(now_ms, row.settings.retention_ms, group, group) for group in groups]
+    longer = longer_sql(row.jumps, "m.sent_at_ms")
     connection.executemany(
         "UPDATE onefold_group SET ready_at_ms = ("
-        "SELECT max(?, min(coalesce(r.visible_at_ms, m.visible_at_ms), m.sent_at_ms + ?)) "
+        f"SELECT max(?, min(coalesce(r.visible_at_ms, m.visible_at_ms), m.sent_at_ms + ?{longer})) "
         "FROM onefold_message m LEFT JOIN onefold_received r ON r.id = m.id "
         "WHERE m.grp = ? AND m.queue = onefold_group.queue ORDER BY m.position LIMIT 1) WHERE id = ?",
         changed,
@@ -398,7 +395,7 @@ def lock_groups_in(
     connection.executemany(
         "UPDATE onefold_group SET ready_at_ms = ?, rotation = ? WHERE id = ?",
         [
-            (min(until_ms, sent_at_ms + retention_ms), turn + index, group)
+            (min(until_ms, sent_at_ms + retention_ms + row.jumps.longer_ms(sent_at_ms)), turn + index, group)
             for index, (group, sent_at_ms) in enumerate(heads.items())
         ],
     )
@@ -425,7 +422,7 @@ class Catalogue:
         self, engine: Database, entropy: Entropy, is_stopped: Callable[[str, int], bool] = lambda *_: False
     ) -> None:
         self._is_stopped = is_stopped
-        self._jumps = engine.clock.jumps
+        self._clock = engine.clock
         self._entropy = entropy
         self._known: tuple[str, dict[str, QueueRow]] = ("", {})
         self._flag_of: Callable[[str, str, str | None], str | None] = lambda *_: None
@@ -456,8 +453,9 @@ class Catalogue:
 
     def _complete(self, row: QueueRow) -> QueueRow:
         targets = {role: getattr(row, role) for role in ("dead_letter", "held")}
-        jumping = {role: replace(one, jumps=self._jumps) for role, one in targets.items() if one is not None}
-        return replace(row, flag_of=self._flag_of, is_stopped=self._is_stopped, jumps=self._jumps, **jumping)
+        jumps, ahead_ms = self._clock.jumps, self._clock.ahead_ms
+        timed = {role: replace(one, jumps=jumps, ahead_ms=ahead_ms) for role, one in targets.items() if one is not None}
+        return replace(row, flag_of=self._flag_of, is_stopped=self._is_stopped, jumps=jumps, ahead_ms=ahead_ms, **timed)
 
     def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
         """As `Engine.stop_groups`."""
