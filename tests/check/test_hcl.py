@@ -5,15 +5,24 @@ A file in `hcl` has many cases, each below a line with what it finds; what is ab
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import sys
+from collections.abc import Sequence
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from onefold.check.checking import check
+from onefold.check.hcl_expressions import Evaluator, Scope
+from onefold.check.hcl_files import expression_of
+from onefold.check.hcl_values import unknown
 from onefold.check.rules import RULES, CheckRule
+from onefold.check.terraform_plan import Perhaps
+from tests.check.test_check import run
 
 FILES = Path(__file__).parent / "hcl"
 TODAY = date(2026, 11, 23)
@@ -119,3 +128,227 @@ def test_a_right_configuration_has_none(folder: Path) -> None:
 def test_a_change_in_a_right_configuration_is_seen(tmp_path: Path, name: str, old: str, new: str, finds: str) -> None:
     """So that nothing is right only because it is not understood."""
     assert ", ".join(found(copied(name, tmp_path, (old, new)))) == finds
+
+
+# -- what is written badly, too large, or not there ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'resource "aws_sqs_queue" "a" {\n  name = \n}\n', "main.tf:2 is not HCL"),
+        (b'\nresource "aws_sqs_queue" "a" {\n', "main.tf:3 is not HCL: it ends in the middle"),
+        (b"\x00\x01\x02 aws_sqs_queue", "main.tf:1 is not HCL"),
+        (b'a = "\xe9"\n', "main.tf:1 is not UTF-8"),
+        (b"a = " + b"[" * 500 + b"]" * 500 + b"\n", "nested deeper than 200"),
+        (b"a = " + b"[" * 20_000 + b"\n", "main.tf:2 is not HCL"),
+        (b"a = <<EOT\n" + b"\n" * 100_000 + b"\n", "main.tf:1 begins more than 2000 spaces or empty lines"),
+        (b"# aws_sqs_queue\n" * 70_000, "larger than 1,048,576 bytes"),
+        (b'a = "${b"\n', "main.tf:1 is not HCL"),
+    ],
+    ids=["no value", "no end", "binary", "not UTF-8", "deep", "very deep", "blank", "large", "template"],
+)
+def test_a_bad_file_is_said_with_its_line_and_the_rest_is_checked(tmp_path: Path, content: bytes, says: str) -> None:
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    for folder in (bad, good):
+        copied("override", folder, ("= 180", "= 60"))
+    (bad / "main.tf").write_bytes(content)
+    answer = run(str(bad / "main.tf"), str(good), "--format", "concise")
+    assert answer.exit_code == 2
+    assert answer.output.count("DUP002") == 1
+    document = json.loads(run(str(tmp_path), "--format", "json").output)
+    [unread] = document["unread"]
+    assert says in unread["why"]
+    assert unread["todo"]
+    assert unread["is_named"] is False
+    assert len(document["findings"]) == 1
+
+
+def test_json_that_is_bad_is_said_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "main.tf.json").write_text('{"resource": {\n"aws_sqs_queue": }')
+    answer = run(str(tmp_path / "main.tf.json"))
+    assert answer.exit_code == 2
+    assert "main.tf.json:2" in answer.output
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "locals {\n  timeout = local.other\n  other = local.timeout\n}\n",
+        "locals {\n  timeout = nowhere(30)\n}\n",
+        "locals {\n  timeout = provider::aws::of(30)\n}\n",
+        'locals {\n  timeout = "${local.timeout}"\n}\n',
+        "locals {\n  timeout = aws_sqs_queue.orders.visibility_timeout_seconds\n}\n",
+        "locals {\n  timeout = file(\"/etc/hostname\")\n}\n",
+        "locals {\n  timeout = file(\"../secret\")\n}\n",
+        "locals {\n  timeout = 1 / 0\n}\n",
+        "locals {\n  timeout = {}.a.b[0]\n}\n",
+        "locals {\n  timeout = [for x in nothing : x]\n}\n",
+        'locals {\n  timeout = "%{ if true }30%{ endif }"\n}\n',
+        "locals {\n  timeout = module.no.output\n}\n",
+        "locals {\n  timeout = local.a0\n  a300 = 1\n" + "".join(f"  a{at} = local.a{at + 1}\n" for at in range(300))
+        + "}\n",
+        "locals {\n  timeout = local.a0\n" + "".join(f"  a{at} = [local.a{at + 1}, local.a{at + 1}]\n" for at in range(60))
+        + "}\n",
+        'locals {\n  a = "xxxxxxxxxxxxxxxx"\n' + "".join(
+            f'  {b} = "${{local.{a}}}${{local.{a}}}"\n' for a, b in pairwise("abcdefghijklmnopqrstuvwxyz")
+        ) + "  timeout = local.z\n}\n",
+        "locals {\n  a = 999999999\n  timeout = local.j\n" + "".join(
+            f"  {b} = local.{a} * local.{a}\n" for a, b in pairwise("abcdefghij")
+        ) + "}\n",
+        'locals {\n  timeout = replace(join("a", range(9000)), "a", join("b", range(9000)))\n}\n',
+    ],
+)  # fmt: skip
+def test_what_cannot_be_evaluated_is_not_known(tmp_path: Path, text: str) -> None:
+    """A loop through itself, unknown functions, files elsewhere, and what grows without end."""
+    shared = (
+        'resource "aws_sqs_queue" "orders" {\n  visibility_timeout_seconds = local.timeout\n}\n'
+        'resource "aws_lambda_function" "book" {\n  timeout = local.timeout\n}\n'
+        'resource "aws_lambda_event_source_mapping" "orders" {\n  event_source_arn = aws_sqs_queue.orders.arn\n'
+        "  function_name = aws_lambda_function.book.arn\n  batch_size = local.timeout\n}\n"
+    )
+    (tmp_path / "main.tf").write_text(shared + text)
+    (tmp_path.parent / "secret").write_text("30")
+    assert found(tmp_path) == ["LOS001 error"]
+
+
+def test_too_much_to_evaluate_is_said(tmp_path: Path) -> None:
+    (tmp_path / "main.tf").write_text(
+        "locals {\n  a = [for x in range(1000) : [for y in range(1000) : [for z in range(1000) : z]]]\n}\n"
+        'resource "aws_sqs_queue" "q" {\n  name = length(local.a)\n}\n'
+    )
+    answer = run(str(tmp_path / "main.tf"))
+    assert answer.exit_code == 2
+    assert "300,000 expressions" in " ".join(answer.output.split())
+    (tmp_path / "main.tf").write_text(
+        'resource "aws_sqs_queue" "q" {\n  count = 1000\n}\n'
+        + "".join(f'resource "aws_sqs_queue" "q{at}" {{\n  count = 1000\n}}\n' for at in range(5))
+    )
+    assert "5,000 resources" in run(str(tmp_path / "main.tf")).output
+
+
+def test_modules_that_call_one_another_in_a_circle_end(tmp_path: Path) -> None:
+    copied("modules", tmp_path)
+    (tmp_path / "dead" / "more.tf").write_text(
+        'module "again" {\n  source = "../queue"\n  name = var.name\n  timeout = 1\n}\n'
+    )
+    assert set(found(tmp_path)) <= {"BLD001 warning"}
+    (tmp_path / "dead" / "more.tf").write_text(
+        'module "again" {\n  source = "./"\n  for_each = toset([for a in range(10) : "k${a}"])\n  name = var.name\n}\n'
+    )
+    assert "500 modules" in run(str(tmp_path / "main.tf")).output
+
+
+def test_without_the_extra_one_line_says_what_was_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        copied("plain", tmp_path / name)
+    (tmp_path / "template.yaml").write_text("Resources: {Orders: {Type: AWS::SQS::Queue}}\n")
+    monkeypatch.setitem(sys.modules, "hcl2", None)
+    answer = run(str(tmp_path))
+    assert answer.exit_code == 0
+    assert answer.output.count("was not checked") == 1
+    said = " ".join(answer.output.split())
+    assert "a and 2 more with Terraform's files was not checked" in said
+    assert "pip install 'onefold[check-hcl]'" in said
+    assert "1 template checked" in said
+    named = run(str(tmp_path / "a" / "main.tf"))
+    assert named.exit_code == 2
+    assert "check-hcl" in named.output
+
+
+# -- which directories are read --------------------------------------------------------------------------------------------
+
+
+def test_directories_that_others_call_are_read_with_them(tmp_path: Path) -> None:
+    copied("modules", tmp_path / "live", ("var.timeout * 6", "var.timeout * 5"))
+    (tmp_path / "unrelated").mkdir()
+    (tmp_path / "unrelated" / "main.tf").write_text('resource "google_pubsub_topic" "a" {\n')
+    document = json.loads(run(str(tmp_path), "--format", "json").output)
+    assert document["files"] == [str(tmp_path / "live")]
+    [one] = document["findings"]
+    assert one["resource"] == "module.orders.aws_sqs_queue.this"
+    assert one["source"]["file"] == str(tmp_path / "live" / "queue" / "main.tf")
+    assert (one["source"]["start_line"], one["source"]["start_column"]) == (7, 32)
+    assert one["fix"]["edits"] == []
+    assert (
+        run(str(tmp_path / "live" / "main.tf"), str(tmp_path / "live" / "queue"), "--format", "concise").output.count(
+            "DUP002"
+        )
+        == 1
+    )
+
+
+def test_a_directory_with_its_plan_is_read_by_the_plan(tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).parent / "terraform" / "shop", tmp_path, dirs_exist_ok=True)
+    document = json.loads(run(str(tmp_path), "--format", "json").output)
+    assert document["files"] == [str(tmp_path / "plan.json")]
+    with_plan = {(one["rule"], one["resource"]) for one in document["findings"]}
+    (tmp_path / "plan.json").unlink()
+    document = json.loads(run(str(tmp_path), "--format", "json").output)
+    assert {(one["rule"], one["resource"]) for one in document["findings"]} == with_plan
+
+
+def test_a_module_that_terraform_has_installed_is_read(tmp_path: Path) -> None:
+    elsewhere = (('"./queue"', '"example/queue/aws"'), ('"../dead"', '"example/dead/aws"'))
+    copied("modules", tmp_path, *elsewhere, ("var.timeout * 6", "var.timeout * 5"))
+    installed = tmp_path / ".terraform" / "modules"
+    installed.mkdir(parents=True)
+    shutil.move(tmp_path / "queue", installed / "orders")
+    shutil.move(tmp_path / "dead", installed / "orders.dead")
+    assert found(tmp_path) == []
+    listed = [
+        {"Key": "", "Source": "", "Dir": "."},
+        {"Key": "orders", "Source": "example/queue/aws", "Dir": ".terraform/modules/orders"},
+        {"Key": "orders.dead", "Source": "example/dead/aws", "Dir": ".terraform/modules/orders.dead"},
+    ]
+    (installed / "modules.json").write_text(json.dumps({"Modules": listed}))
+    assert found(tmp_path) == ["DUP002 warning"]
+
+
+def test_code_beside_the_files_is_read(tmp_path: Path) -> None:
+    copied("plain", tmp_path, ('"book.zip"', "data.archive_file.book.output_path"))
+    (tmp_path / "zip.tf").write_text(
+        'data "archive_file" "book" {\n  type = "zip"\n  source_dir = "${path.module}/src"\n  output_path = "book.zip"\n}\n'
+    )
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "index.py").write_text(
+        "def ship(one):\n    raise NotImplementedError\n\n\n"
+        "def handler(event, context):\n    for one in event['Records']:\n        ship(one)\n    return {}\n"
+    )
+    assert found(tmp_path) == ["DUP005 warning"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a >= 30 && !(a % 7 == 0)", True), ("true || nothing", True), ("nothing && false", False),
+        ("-a + 1 * 2 - 4 / 2", -30),
+        ('a == 30 ? "b" : nothing', "b"), ('nothing ? "b" : "b"', "b"), ("1 == true", False), ("10 / 4", 2.5), ("l.1", 2),
+        ("m.k[0].z", 3), ("m.k[*].z", [3]), ("m.k.*.z", [3]), ('m["k"][0]["z"]', 3), ('"${l}"', [1, 2]),
+        ('"x${a}y$${b}%%{c}"', "x30y${b}%{c}"),
+        (r'"\"\n\u00e9\\"', '"\né\\'), ("[for i, x in l : i * x if x > 1]", [2]),
+        ('{ for x in l : "k${x}" => x }', {"k1": 1, "k2": 2}),
+        ('{ a = 1, "b" : 2, (upper("c")) = 3, in = 4 }', {"a": 1, "b": 2, "C": 3, "in": 4}), ("max(l...)", 2),
+        ("<<-E\n    a\n      ${a}\n  E\n", "a\n  30\n"), ("merge({ a = 1 }, m)", {"a": 1, "k": [{"z": 3}]}),
+        ('format("%s-%d%%", "a", 3)', "a-3%"), ('join("-", ["a", 1])', "a-1"), ('replace("a.b", ".", "-")', "a-b"),
+        ("flatten([[1, [2]], []])", [1, 2]), ('lookup(m, "z", 5)', 5), ("element(l, 3)", 2),
+        ("coalesce(null, \"\", 7)", 7),
+        ('jsondecode("{\\"a\\": [1]}").a[0]', 1), ('jsonencode({ a = [true, null] })', '{"a": [true, null]}'),
+        ("length(m)", 1),
+        ('try(m.none, "x")', None), ("one([a])", 30), ("1 + nothing", None), ("l[5]", None), ("a.b", None), ("!a", None),
+    ],
+)  # fmt: skip
+def test_expressions_are_worth_what_terraform_says(text: str, value: object) -> None:
+    class Nothing:
+        def named(self, root: str, steps: Sequence[object], scope: Scope) -> object:
+            return unknown(f"there is no {root}")
+
+        def read(self, path: str) -> None:
+            return None
+
+        def parsed(self, text: str) -> object:
+            return expression_of(text, "x")
+
+    names = {"a": 30, "l": [1, 2], "m": {"k": [{"z": 3}]}}
+    made = Evaluator("x").value(expression_of(text, "x"), Scope(names), Nothing())
+    assert isinstance(made, Perhaps) if value is None else (made == value and type(made) is type(value))

@@ -235,3 +235,33 @@ def test_modules_that_call_one_another_in_a_circle_end(tmp_path: Path) -> None:
     call["name"] = {"references": ['module.queue["orders"].arn']}
     file.write_text(json.dumps(plan))
     assert found(file) == []
+
+
+def test_a_queue_of_a_data_source_has_no_defaults(tmp_path: Path) -> None:
+    """A data source gives a queue's name and ARN; what it is like otherwise is not in the plan."""
+    arn = "arn:aws:sqs:eu-west-1:111122223333:orders"
+    queue: Json = {"address": "aws_sqs_queue.orders", "type": "aws_sqs_queue", "values": {"arn": arn, "name": "orders"}}
+    function: Json = {
+        "type": "aws_lambda_function",
+        "values": {"region": "eu-west-1", "function_name": "book", "timeout": 60},
+    }
+    mapping: Json = {
+        "address": "aws_lambda_event_source_mapping.orders", "type": "aws_lambda_event_source_mapping",
+        "values": {"region": "eu-west-1", "event_source_arn": arn, "function_name": "book", "batch_size": 1},
+    }  # fmt: skip
+    managed = [{**function, "address": "aws_lambda_function.book"}, mapping]
+    plan: Json = {
+        "terraform_version": "1.11.4",
+        "prior_state": {
+            "values": {
+                "root_module": {"resources": [{**queue, "mode": "data", "address": "data.aws_sqs_queue.orders"}]}
+            }
+        },
+        "planned_values": {"root_module": {"resources": managed}},
+    }
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(plan))
+    assert found(file) == []
+    managed.append(queue)
+    file.write_text(json.dumps(plan))
+    assert found(file) == ["DUP001 error", "LOS001 error"]

@@ -38,7 +38,7 @@ from onefold.errors import UsageError
 if TYPE_CHECKING:
     from lark import Token, Tree
 
-STEPS_MAX: Final = 1_000_000  # ours: expressions that are evaluated for a directory
+STEPS_MAX: Final = 300_000  # ours: expressions that are evaluated for a directory
 _ESCAPE: Final = re.compile(r'\\(?:([nrt"\\])|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8}))')
 _ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
 _HEREDOC: Final = re.compile(r"<<(-?)[\w.-]+\r?\n(.*?)\r?\n?[ \t]*[\w.-]+\r?\n\Z", re.DOTALL)

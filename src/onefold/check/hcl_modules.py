@@ -44,7 +44,7 @@ RESOURCES_MAX: Final = 5_000  # ours
 INSTANCES_MAX: Final = 1_000  # ours: of one resource or module
 MODULES_MAX: Final = 500
 MODULES_DEEP_MAX: Final = 5
-_NAMES: Final = frozenset({"name", "function_name", "alarm_name"})  # the reference says more than the value
+_NAMES: Final = frozenset({"name", "function_name", "alarm_name"})  # a reference says more than the value
 _OWN: Final = frozenset(
     {"count", "for_each", "provider", "depends_on", "lifecycle", "provisioner", "connection", "timeouts"}
 )
@@ -292,7 +292,8 @@ class _Module:
             return unknown(f"a part of {address} that is not known", whole)
         kind, name = block.labels[0], steps[0]
         written = block.attributes.get(name)
-        if written is not None and not (kind in TYPES and name in _NAMES):
+        says_more = (kind in TYPES and name in _NAMES) or (kind, name) == ("archive_file", "output_path")
+        if written is not None and not says_more:
             found = self._once(f"{address}.{name}", lambda: self._value(written, scope))
             return followed(found, steps[1:])
         defaults: Mapping[str, Any] = TYPES[kind].defaults if kind in TYPES else {}
