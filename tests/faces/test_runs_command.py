@@ -95,7 +95,7 @@ def test_unfinished_runs_are_those_that_are_open(billing: Billing, world: World,
     begin(billing, 2)
     values.note(billing.runtime.engine.state, RUN, expected=0)
     world.run_for(20_000)
-    assert [one.stand for one in runs.listed(session).runs] == ["dispatching", "complete"]
+    assert [one.status for one in runs.listed(session).runs] == ["dispatching", "complete"]
     assert [one.run for one in runs.listed(session, unfinished=True).runs] == ["billing/2026-06-02T02:00:00Z"]
     assert runs.listed(session, "nobody", unfinished=True).runs == ()
 
@@ -130,14 +130,14 @@ def test_what_stands_in_the_way_is_named_those_for_a_person_first(
     billing.tick.send(Tick())
     world.run()
     shown = runs.show(session, RUN)
-    assert [(one.key, one.stand, one.event) for one in shown.open] == [
+    assert [(one.key, one.status, one.event) for one in shown.open] == [
         ("c-00002", "unknown", "held"),
         ("c-00001", "dead", "dead-letter"),
         ("c-00003", "failed", "retry"),
     ]
     run = shown.run
     assert (run.expected, run.done, run.failed, run.dead, run.unknown, run.missing) == (6, 3, 1, 1, 1, 0)
-    assert (run.stand, shown.open_count, shown.in_flight, shown.restarts) == ("running", 3, 0, 0)
+    assert (run.status, shown.open_count, shown.in_flight, shown.restarts) == ("running", 3, 0, 0)
     assert [one.key for one in runs.show(session, RUN, limit=1, after=1).open] == ["c-00001"]
 
 
@@ -153,12 +153,12 @@ def test_what_is_being_worked_on_is_told_from_what_waits(
     )
     engine.store.claim([ask], now_ms)
     shown = runs.show(session, RUN)
-    assert [(one.key, one.stand) for one in shown.open] == [("b", "in flight"), ("a", "waiting")]
+    assert [(one.key, one.status) for one in shown.open] == [("b", "in flight"), ("a", "waiting")]
     assert shown.in_flight == 1
     world.clock.advance(1_000)
     monkeypatch.setattr(type(engine), "stopped_process", lambda *_: 4_711)  # alive, and it renews nothing
     shown = runs.show(session, RUN)
-    assert [(one.key, one.stand) for one in shown.open] == [("b", "stands still"), ("a", "waiting")]
+    assert [(one.key, one.status) for one in shown.open] == [("b", "suspended"), ("a", "waiting")]
     assert shown.in_flight == 0
     monkeypatch.undo()
     assert runs.show(session, RUN).in_flight == 0
@@ -173,7 +173,7 @@ def test_a_refused_message_under_the_key_of_a_done_one_is_not_in_the_way(
     row = Row(at_ms=world.clock.now_ms() + 1, event="conflict", key=RecordKey("", "charge", "c-00001"), run=RUN)
     billing.runtime.engine.ledger.append([Row(at_ms=row.at_ms - 1, event="completed", key=row.key, run=RUN), row])
     shown = runs.show(session, RUN)
-    assert (shown.run.stand, shown.run.done, shown.run.dead, shown.open) == ("complete", 2, 0, ())
+    assert (shown.run.status, shown.run.done, shown.run.dead, shown.open) == ("complete", 2, 0, ())
 
 
 def test_a_run_too_long_to_look_at_each_has_its_counts(
@@ -194,12 +194,12 @@ def test_what_a_person_settles_counts_for_the_run(billing: Billing, world: World
     world.run()
     assert runs.one(session, RUN).unknown == 2
     held.settle(session, "c-00000", done=True)
-    assert (runs.one(session, RUN).done, runs.one(session, RUN).stand) == (1, "ended")
+    assert (runs.one(session, RUN).done, runs.one(session, RUN).status) == (1, "ended")
     del billing.ill["c-00001"]
     held.settle(session, "c-00001", done=False)
-    assert runs.one(session, RUN).stand == "running"  # it was sent back
+    assert runs.one(session, RUN).status == "running"  # it was sent back
     world.run()
-    assert runs.one(session, RUN).stand == "complete"
+    assert runs.one(session, RUN).status == "complete"
 
 
 def test_a_stopped_dispatch_is_told_from_one_that_goes_on(
@@ -210,7 +210,7 @@ def test_a_stopped_dispatch_is_told_from_one_that_goes_on(
     billing.tick.send(Tick())
     world.run_for(20_000)
     run = runs.one(session, RUN)
-    assert (run.stand, run.dispatched) == ("stopped", 10)
+    assert (run.status, run.dispatched) == ("stopped", 10)
     assert run.failure is not None
     assert run.failure.startswith("ZeroDivisionError")
 
@@ -227,9 +227,9 @@ def test_a_name_may_be_cut_where_no_other_begins_like_that(billing: Billing, ses
 # -- watch -----------------------------------------------------------------------------------------------------------
 
 
-def seen(stand: runs.RunStatus, *, dispatched: int = 100, expected: int = 100, done: int = 0) -> runs.RunView:
+def seen(status: runs.RunStatus, *, dispatched: int = 100, expected: int = 100, done: int = 0) -> runs.RunView:
     return runs.RunView(
-        run=RUN, kind="dispatch", title="billing", owner=None, nominal_at_ms=None, stand=stand, failure=None,
+        run=RUN, kind="dispatch", title="billing", owner=None, nominal_at_ms=None, status=status, failure=None,
         started_at_ms=0, ended_at_ms=None, dispatched=dispatched, expected=expected, done=done, failed=0, dead=0,
         unknown=0, missing=expected - done,
     )  # fmt: skip
@@ -273,8 +273,8 @@ def test_watching_ends_when_nothing_is_left_to_do(billing: Billing, world: World
         world.clock.advance(pause_ms)
         world.run()
 
-    stands = [progress.run.stand for progress in runs.watched(session, "billing/2026", wait=wait)]
-    assert stands == ["dispatching", "complete"]
+    seen_in = [progress.run.status for progress in runs.watched(session, "billing/2026", wait=wait)]
+    assert seen_in == ["dispatching", "complete"]
     assert waits == [1_000]
 
 
@@ -288,9 +288,9 @@ def test_watching_ends_where_a_stopped_dispatch_goes_on_only_when_a_person_says_
     billing.before = lambda customer: 1 // (customer != "c-00012")
     billing.tick.send(Tick())
     world.run()
-    assert (look().run.stand, look().ended) == ("stopped", False)  # its tick will be tried again
+    assert (look().run.status, look().ended) == ("stopped", False)  # its tick will be tried again
     world.run_for(20_000)
-    assert (look().run.stand, look().run.done, look().ended) == ("stopped", 10, True)
+    assert (look().run.status, look().run.done, look().ended) == ("stopped", 10, True)
     assert [one.ended for one in runs.watched(session, RUN, wait=lambda _: None)] == [True]
     session.record("redrive", key=RecordKey("", "billing", RUN))
     assert not look().ended
@@ -453,7 +453,7 @@ def test_three_workers_close_a_run_once(shell: Path, capsys: pytest.CaptureFixtu
     session = open_session("sqlite:///billing.db", actor="person:ada")
     try:
         one = runs.one(session, RUN)
-        assert (one.stand, one.expected, one.done, one.dead) == ("ended", 400, 399, 1)
+        assert (one.status, one.expected, one.done, one.dead) == ("ended", 400, 399, 1)
         assert one.ended_at_ms is not None
         key = RecordKey("", "report", RUN)
         (record,) = session.engine.store.read([key], session.now_ms())

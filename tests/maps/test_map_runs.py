@@ -645,7 +645,7 @@ def test_to_watch_a_map_run_that_failed_comes_to_an_end(tmp_path: Path) -> None:
         maps.start(mill.app, "grind", run=RUN, items=mill.file(4), turns=False)
         drive(mill, world)
         looks = looking.watched(session_of(mill), RUN, wait=world.clock.advance)
-        assert [one.run.stand for one in looks] == ["stopped"]
+        assert [one.run.status for one in looks] == ["stopped"]
 
 
 def first_turn(world: World) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from onefold import errors, limits
 from onefold.admin.session import AdminSession
@@ -42,7 +42,7 @@ class RunView(Struct, frozen=True, kw_only=True):
 
     Args:
         run, kind, title, owner: of the run. nominal_at_ms: the instant of its tick; None if no schedule began it.
-        stand: `dispatching`; `stopped`: its dispatch failed, and continues when its tick is tried again; `running`;
+        status: `dispatching`; `stopped`: its dispatch failed, and continues when its tick is tried again; `running`;
             `complete`: all is done; `ended`: only a person can do what is left.
         failure: why its dispatch stopped; None if it did not.
         started_at_ms, ended_at_ms: when it began, and when it was noticed that nothing was left to do.
@@ -55,7 +55,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     title: str
     owner: str | None
     nominal_at_ms: int | None
-    stand: RunStatus
+    status: RunStatus = field(name="stand")  # the name in JSON
     failure: str | None
     started_at_ms: int
     ended_at_ms: int | None
@@ -75,7 +75,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do except by a person."""
-        return self.stand in ("complete", "ended")
+        return self.status in ("complete", "ended")
 
 
 class RunPage(Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ class OpenOperation(Struct, frozen=True, kw_only=True):
 
     Args:
         job, tenant, key: of the operation.
-        stand: `failed`, `dead` or `unknown` as in `RunView`; `in flight`: in progress; `stands still`: its lease has
+        status: `failed`, `dead` or `unknown` as in `RunView`; `in flight`: in progress; `suspended`: its lease has
             ended, but its process is suspended and keeps it; `waiting`: no outcome yet, and no worker works on it.
         event, at_ms: the last event in its history.
     """
@@ -102,7 +102,7 @@ class OpenOperation(Struct, frozen=True, kw_only=True):
     job: str
     tenant: str
     key: str
-    stand: Literal["failed", "dead", "unknown", "stands still", "in flight", "waiting"]
+    status: Literal["failed", "dead", "unknown", "suspended", "in flight", "waiting"] = field(name="stand")
     event: str
     at_ms: int
 
@@ -224,10 +224,10 @@ def show(session: AdminSession, name: str, *, limit: int = PAGE, after: int = 0)
             last[row.key] = row
     not_done = [row for row in last.values() if runs.outcome_of(row.event) != "done"]
     busy = _in_flight(session, [row.key for row in not_done if row.key is not None])
-    operations = sorted((_operation(row, busy) for row in not_done), key=lambda one: (_ORDER[one.stand], one.at_ms))
+    operations = sorted((_operation(row, busy) for row in not_done), key=lambda one: (_ORDER[one.status], one.at_ms))
     return RunDetail(
         run=run,
-        in_flight=sum(stand == "in flight" for stand in busy.values()),
+        in_flight=sum(status == "in flight" for status in busy.values()),
         open=tuple(operations[after : after + limit]),
         open_count=len(operations),
         restarts=sum(row.event == "dispatch-restarted" for row in rows),
@@ -235,14 +235,14 @@ def show(session: AdminSession, name: str, *, limit: int = PAGE, after: int = 0)
     )
 
 
-_ORDER: Final = {"unknown": 0, "stands still": 1, "dead": 2, "failed": 3, "in flight": 4, "waiting": 5}
+_ORDER: Final = {"unknown": 0, "suspended": 1, "dead": 2, "failed": 3, "in flight": 4, "waiting": 5}
 
 
 def _operation(row: Row, busy: Mapping[RecordKey, str]) -> OpenOperation:
     assert row.key is not None
     outcome = busy.get(row.key) or runs.outcome_of(row.event) or "waiting"
     return OpenOperation(
-        job=row.key.job, tenant=row.key.scope, key=row.key.key, stand=outcome, event=row.event, at_ms=row.at_ms  # type: ignore[arg-type]  # never "done"
+        job=row.key.job, tenant=row.key.scope, key=row.key.key, status=outcome, event=row.event, at_ms=row.at_ms  # type: ignore[arg-type]  # never "done"
     )  # fmt: skip
 
 
@@ -257,7 +257,7 @@ def _rows(session: AdminSession, name: str) -> list[Row] | None:
 
 
 def _in_flight(session: AdminSession, keys: Sequence[RecordKey]) -> dict[RecordKey, str]:
-    """The operations that a process works on now: `in flight`, or `stands still` if the process is suspended."""
+    """The operations that a process works on now: `in flight`, or `suspended` if its process is suspended and keeps it."""
     now_ms, busy = session.now_ms(), dict[RecordKey, str]()
     for first in range(0, len(keys), _KEYS_PAGE):
         some = keys[first : first + _KEYS_PAGE]
@@ -267,7 +267,7 @@ def _in_flight(session: AdminSession, keys: Sequence[RecordKey]) -> dict[RecordK
             if record.lease_until_ms > now_ms:
                 busy[key] = "in flight"
             elif session.engine.stopped_process(record) is not None:
-                busy[key] = "stands still"
+                busy[key] = "suspended"
     return busy
 
 
@@ -329,7 +329,7 @@ def _seen(session: AdminSession, run: RunState) -> RunView:
         title=run.title,
         owner=run.owner,
         nominal_at_ms=run.nominal_at_ms,
-        stand=_stand(run, counts),
+        status=_status(run, counts),
         failure=run.failure,
         started_at_ms=run.started_at_ms,
         ended_at_ms=run.ended_at_ms,
@@ -343,7 +343,7 @@ def _seen(session: AdminSession, run: RunState) -> RunView:
     )
 
 
-def _stand(run: RunState, counts: Counts) -> RunStatus:
+def _status(run: RunState, counts: Counts) -> RunStatus:
     if run.expected is None:
         return "dispatching" if run.failure is None else "stopped"
     if not runs.is_over(run, counts):
@@ -366,7 +366,7 @@ class RunMeter:
         Args:
             at_ms: when the check was made, monotonic.
         """
-        dispatching = run.stand in ("dispatching", "stopped")
+        dispatching = run.status in ("dispatching", "stopped")
         if self._looks and self._looks[-1][2] != dispatching:
             self._looks.clear()  # from now on something else is counted
         self._looks.append((at_ms, run.dispatched if dispatching else run.settled, dispatching))
@@ -412,7 +412,7 @@ def watched(session: AdminSession, name: str, *, wait: Callable[[int], object]) 
 
 def _is_left_to_a_person(session: AdminSession, run: RunView) -> bool:
     """Whether a run that stopped during its dispatch needs a person to continue, and none of its operations is running."""
-    if run.stand != "stopped":
+    if run.status != "stopped":
         return False
     if run.kind == "map":
         return True  # it failed, or was stopped

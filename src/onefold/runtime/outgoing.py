@@ -26,6 +26,7 @@ from onefold.contracts.ledger import History
 from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, Attribute
 from onefold.contracts.store import Answer, Ask, Claimed, Hold, OutboxItem, Outcome, Record, RecordKey, Release
 from onefold.limits import DAY_MS
+from onefold.record.aliases import chosen, other_names
 from onefold.record.delivery import Policy
 from onefold.runtime.events import Event, kept
 
@@ -353,8 +354,6 @@ def _records(
     runtime: Runtime, outgoing: Sequence[Outgoing], first: Mapping[RecordKey, int], now_ms: int
 ) -> list[Record | None]:
     """The record of each operation, under whichever of its job's names it has one."""
-    from onefold.record.aliases import chosen, other_names  # only `unique` jobs need it; cold starts are measured
-
     keys = {key: [key, *other_names(key, outgoing[index].aliases)] for key, index in first.items()}
     flat = [one for several in keys.values() for one in several]
     found = dict(zip(flat, runtime.engine.store.read(flat, now_ms), strict=True))

@@ -70,13 +70,13 @@ def _draw_page(page: admin.RunPage, found: target.Target) -> None:
     now_ms = found.session.now_ms()
     rows = [
         (
-            one.run, one.stand, number(one.done), number(one.expected), *(some(getattr(one, head)) for head in shown),
+            one.run, one.status, number(one.done), number(one.expected), *(some(getattr(one, head)) for head in shown),
             ago(now_ms - one.started_at_ms),
         )
         for one in page.runs
     ]  # fmt: skip
     render.draw(render.table(columns, rows))
-    stopped = [one for one in page.runs if one.stand == "stopped"]
+    stopped = [one for one in page.runs if one.status == "stopped"]
     for one in stopped:
         line()
         line(f"! {one.run} stopped while it was dispatched: {one.failure}", "yellow")
@@ -113,7 +113,7 @@ def _draw_shown(shown: admin.RunDetail, skip: int, found: target.Target) -> None
         line(f"  planned for {render.zoned(run.nominal_at_ms)}")
     if run.owner is not None:
         line(f"  owner {run.owner}")
-    line(f"  {_said(run)}", _COLOURS.get(run.stand, ""))
+    line(f"  {_said(run)}", _COLOURS.get(run.status, ""))
     if shown.restarts:
         again = "once" if shown.restarts == 1 else f"{shown.restarts} times"
         line(f"  its dispatcher yielded other messages than before, and was begun again {again}, under the same keys")
@@ -141,7 +141,7 @@ def _draw_shown(shown: admin.RunDetail, skip: int, found: target.Target) -> None
 def _draw_open(shown: admin.RunDetail, now_ms: int) -> None:
     columns = [Column("key", folds=True), Column("job"), Column("state"), Column("last"), Column("ago", right=True)]
     rows = [
-        (f"{one.tenant}/{one.key}" if one.tenant else one.key, one.job, one.stand, one.event, ago(now_ms - one.at_ms))
+        (f"{one.tenant}/{one.key}" if one.tenant else one.key, one.job, one.status, one.event, ago(now_ms - one.at_ms))
         for one in shown.open
     ]
     render.draw(render.table(columns, rows))
@@ -158,20 +158,20 @@ def _steps(shown: admin.RunDetail, *, has_app: bool) -> list[str]:
     if refused:
         steps.append("onefold dlq list --all --reason conflict   (key used with another payload; a redrive is refused)")
     steps += [redact.command("onefold why", one.key) for one in shown.open[:1]]
-    over = run.stand in ("stopped", "ended")
+    over = run.status in ("stopped", "ended")
     if is_map and (over or shown.malformed):
         step = f"onefold map show {run.run}{' --quarantine 20' if shown.malformed else ''}"
         about = ["which rows are not items"] if shown.malformed else []
         about += ["what ended it; onefold map redrive does the rest"] if over else []
         remark = ", ".join(about)
         steps.append(f"{step}   ({remark})" if has_app else f"`{step} APP`   ({remark})")
-    elif run.stand == "stopped":
+    elif run.status == "stopped":
         steps.append("onefold dlq list   (the tick is listed after its last attempt; redrive it to continue)")
     return steps
 
 
 def _said(run: admin.RunView) -> str:
-    match run.stand:
+    match run.status:
         case "dispatching":
             return f"being dispatched: {counted(run.dispatched, 'message')} so far"
         case "stopped":
@@ -210,19 +210,19 @@ def watch_run(words: tuple[str, ...], url: str | None) -> Answer:
             last = _in_lines(last, snapshots)
     except KeyboardInterrupt:
         return Answer(last, code=130)
-    code = 0 if last.run.stand == "complete" else _NOT_ALL_DONE
+    code = 0 if last.run.status == "complete" else _NOT_ALL_DONE
     return Answer(last, draw=lambda: _draw_end(last.run, found), code=code)
 
 
 def _draw_end(run: admin.RunView, found: target.Target) -> None:
-    line(_said(run), _COLOURS.get(run.stand, ""))
+    line(_said(run), _COLOURS.get(run.status, ""))
     steps = [f"onefold runs show {run.run}   (what is left, and what to do)"]
-    if run.stand == "stopped" and run.kind == "dispatch":
+    if run.status == "stopped" and run.kind == "dispatch":
         steps = [
             f"onefold why {run.run}   (its tick)",
             f"onefold dlq redrive --key {run.run}   (to continue, once it is fixed)",
         ]
-    if run.stand != "complete":
+    if run.status != "complete":
         render.todo(steps, found.words)
 
 
