@@ -18,7 +18,8 @@ If records are on a server that several machines share (Redis, PostgreSQL), the 
 wall clock (`ServerTime`): leases are then compared on one clock, whatever the machines' own clocks say.
 
 Schedules and `run_at` mean wall time, never a steady clock's; a delay is counted by this one. Private: may change with
-any release. Invariant: `SteadyClock.now_ms` goes back by less than twice `STEP_MS`.
+any release. Invariant: `SteadyClock.now_ms` goes back by less than twice `STEP_MS`, unless it takes over the time of
+processes that noticed an earlier step back before it did.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from onefold import errors, forks
 from onefold.interrupts import let_through
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from onefold.outside import Clock, Waiter
 
@@ -287,16 +288,31 @@ class SteadyClock:
         """
         with self._lock:
             self._compare()
-            if self._beside:
-                return
-            now_ms = self.monotonic_ms()
-            since_ms = max(now_ms - offset.at_ms, 0)
-            if offset.by_ms > 0:
-                self._ahead = Offset(max(offset.by_ms - since_ms // 2, 0), now_ms)
-                self.undo_ms = undo_ms
-            elif since_ms < HOLD_MS:
-                self.behind_ms, self._hold_until_ms = -offset.by_ms, now_ms + HOLD_MS - since_ms
-            self._beside = bool(self._ahead.by_ms or self.behind_ms)
+            if not self._beside:
+                self._take_over(offset, undo_ms)
+
+    def share(self, offset: Offset, jumps: Sequence[Jump], undo_ms: int) -> None:
+        """Take over the time of the other processes, which noticed the same steps earlier; arguments as they have them."""
+        with self._lock:
+            self._compare()
+            self._ahead, self.behind_ms, self._last_ms, self.undo_ms = Offset(0, 0), 0, 0, 0
+            self.jumps.noted = tuple(jumps)
+            self._take_over(offset, undo_ms)
+
+    def _take_over(self, offset: Offset, undo_ms: int) -> None:
+        now_ms = self.monotonic_ms()
+        since_ms = max(now_ms - offset.at_ms, 0)
+        if offset.by_ms > 0:
+            self._ahead = Offset(max(offset.by_ms - since_ms // 2, 0), now_ms)
+            self.undo_ms = undo_ms
+        elif since_ms < HOLD_MS:
+            self.behind_ms, self._hold_until_ms = -offset.by_ms, now_ms + HOLD_MS - since_ms
+        self._beside = bool(self._ahead.by_ms or self.behind_ms)
+
+    def count_steps(self) -> int:
+        """How many steps have been detected until now."""
+        self.now_ms()
+        return len(self.steps)
 
     def stepped(self, by_ms: int) -> None:
         """Act as if the wall clock had just been set by this much, as another process's note shows that it was."""

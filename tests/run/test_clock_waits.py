@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 import onefold
 from onefold import limits
-from onefold.clock import HOLD_MS
+from onefold.clock import HOLD_MS, SteadyClock, SystemClock
+from onefold.contracts.entries import Entry
+from onefold.contracts.settings import QueueSettings
+from onefold.engines.sqlite.engine import SqliteEngine
+from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing import inline
 from onefold.testing.inline import World
@@ -236,3 +241,50 @@ def test_fifo_messages_with_and_without_a_delay_keep_the_order_in_which_they_are
         shop.clock.jump(3 * HOUR_MS)
         shop.until_ran(3)
         assert [name for name, *_ in shop.ran] == ["first", "second", "third"]
+
+
+class Machine(SystemClock):
+    """A machine's clock that a test sets and lets pass; all its processes read it."""
+
+    def __init__(self) -> None:
+        self.at_ms, self.set_ms = SystemClock().monotonic_ms(), SystemClock().now_ms() - SystemClock().monotonic_ms()
+
+    def now_ms(self) -> int:
+        return self.at_ms + self.set_ms
+
+    def monotonic_ms(self) -> int:
+        return self.at_ms
+
+
+@pytest.mark.parametrize("by_ms", [HOUR_MS, -HOUR_MS])
+@pytest.mark.parametrize("idle_ms", [SECOND_MS, HOLD_MS // 2, HOLD_MS + MINUTE_MS, 30 * MINUTE_MS])
+def test_a_process_that_was_idle_when_the_clock_was_set_sends_by_the_time_of_the_others(
+    tmp_path: Path, by_ms: int, idle_ms: int
+) -> None:
+    machine = Machine()
+
+    def process(owner: str) -> SqliteEngine:
+        path = tmp_path / "a.db"
+        return SqliteEngine(
+            str(path), clock=SteadyClock(machine), entropy=SeededEntropy(1), owner=owner, url=f"sqlite:///{path}"
+        )
+
+    worker, idle = process("worker"), process("idle")
+    worker.queues.create(QueueSettings(name="orders"))
+    queue, other = worker.queues.open("orders"), idle.queues.open("orders")
+    queue.send([Entry(body="warm")])
+    assert queue.delete([one.receipt for one in queue.receive(10, HOUR_MS)]) == [True]
+    machine.set_ms += by_ms
+    for _ in range(idle_ms // SECOND_MS):
+        queue.receive(1)
+        machine.at_ms += SECOND_MS
+    other.send([Entry(body="delayed", wait_ms=20 * MINUTE_MS), Entry(body="now")])
+    assert abs(worker.database.clock.now_ms() - idle.database.clock.now_ms()) < 2 * SECOND_MS
+    assert queue.delete([one.receipt for one in queue.receive(10) if one.body == "now"]) == [True]
+    waited_ms = 0
+    while not queue.receive(1, HOUR_MS):
+        machine.at_ms += SECOND_MS
+        waited_ms += SECOND_MS
+    assert 20 * MINUTE_MS <= waited_ms <= (20 if by_ms > 0 else 40) * MINUTE_MS + SECOND_MS
+    worker.close()
+    idle.close()

@@ -306,8 +306,8 @@ class Database:
             return
         self._check_there()
         self._log.begin(grows=not self._space.is_tight)
-        if self._steps_noted != len(self.clock.steps) and self.notes_time:
-            filetime.note_in(self._writer, self.clock)
+        if self.notes_time and self._steps_noted != self.clock.count_steps():
+            filetime.share_in(self._writer, self.clock)
             self._steps_noted = len(self.clock.steps)
 
     def _check_there(self) -> None:

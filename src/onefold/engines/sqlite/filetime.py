@@ -77,6 +77,19 @@ def note_in(connection: sqlite3.Connection, clock: SteadyClock) -> None:
     connection.execute(_WRITE, (_NAME, msgspec.json.encode(noted)))
 
 
+def share_in(connection: sqlite3.Connection, clock: SteadyClock) -> None:
+    """Note a step that this process has noticed; if another one has noted it already, follow as that one does.
+
+    A process that was idle when the clock was set notices it late. If it went on by the earlier time for two minutes
+    from then, what it sends meanwhile would be early for all others.
+    """
+    row = _row(connection)
+    if row is not None and row.wall_ms and row.boot == _boot() and abs(row.step_ms(clock)) < STEP_MS:
+        clock.share(Offset(row.by_ms, row.at_ms), row.jumps, row.undo_ms)
+    else:
+        note_in(connection, clock)
+
+
 def is_noted(connection: sqlite3.Connection, clock: SteadyClock) -> bool:
     """Whether the row agrees with the current wall time, so that the next process can detect a step."""
     row = _row(connection)
