@@ -125,18 +125,27 @@ def test_a_wake_up_makes_every_look_due() -> None:
 class Stream(Shelf):
     """A queue into which messages come one by one."""
 
+    now_ms = 0
+
     def comes(self, count: int, *, sequence: str | None = None) -> None:
-        self._stock += [msgspec.structs.replace(one, sequence=sequence) for one in Shelf(self.name, count)._stock]
+        sent = {"sent_at_ms": self.now_ms, "sequence": sequence}
+        self._stock += [msgspec.structs.replace(one, **sent) for one in Shelf(self.name, count)._stock]
+
+    def receive(self, count_max: int, visible_ms: int) -> list[Delivery]:
+        found = super().receive(count_max, visible_ms)
+        return [msgspec.structs.replace(one, received_at_ms=self.now_ms) for one in found]
 
 
-def looks_in(poller: Poller, clock: ManualClock, stream: Stream, ms: int, **options: Any) -> int:
-    """How many looks there are in so many milliseconds, in each of which a message comes and wakes the worker."""
+def looks_in(poller: Poller, clock: ManualClock, stream: Stream, ms: int, *more: Poller, **options: Any) -> int:
+    """How many looks there are in so many milliseconds, in each of which a message comes and wakes the workers."""
     before = len(stream.asked)
     for _ in range(ms):
+        stream.now_ms = clock.monotonic_ms()
         stream.comes(1, **options)
-        poller.feeds[stream.name].due_at_ms = 0
-        poller.refill(lambda _: 100)
-        poller.withdraw()
+        for one in (poller, *more):
+            one.feeds[stream.name].due_at_ms = 0
+            one.refill(lambda _: 100)
+            one.withdraw()
         clock.advance(1)
     return len(stream.asked) - before
 
@@ -149,6 +158,17 @@ def test_a_steady_stream_is_looked_at_every_five_milliseconds() -> None:
     assert len(stream._stock) < GATHER_MS  # all the others were received
     clock.advance(100)
     assert looks_in(supply, clock, stream, 10) == 10  # it had stopped: the next ones are received at once
+
+
+def test_workers_that_share_a_steady_stream_pause_for_longer() -> None:
+    stream, clock = Stream("orders"), ManualClock()
+    queues: Sequence[Any] = [stream]
+    first, *others = (Poller(queues, {}, visible_ms=30_000, in_flight=InFlight(), clock=clock) for _ in range(4))
+    looks_in(first, clock, stream, 200, *others)
+    assert looks_in(first, clock, stream, 400, *others) <= 0.6 * 4 * 400 / GATHER_MS
+    looks_in(first, clock, stream, 100)  # the others have ended
+    assert looks_in(first, clock, stream, 100) == 100 / GATHER_MS
+    assert len(stream._stock) < 2 * GATHER_MS
 
 
 def test_single_messages_bursts_backlogs_and_fifo_queues_are_looked_at_at_once() -> None:

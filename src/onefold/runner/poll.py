@@ -38,8 +38,9 @@ _PACE_RUNS = 8  # after this many runs, older measurements hardly count
 _BLOCKED_MS = 1_000  # if visible messages of a FIFO queue cannot be received for this long, they wait behind others
 _RECEIVES_MS = 500  # wait at the end for receives in progress; with messages they take milliseconds, else up to 10 s
 GATHER_MS = 5  # pause between two receives from a steady stream
+GATHER_MS_MAX = 20  # longest pause of a worker that shares a steady stream with others
 _STEADY_MS = 20  # how far back a stream is watched, to see whether it is steady
-_STEADY = 6  # a steady stream brings at least this many in that time, a few at a time: 300 a second for each worker
+_STEADY = 6  # a steady stream brings at least this many in that time, a few at a time, or wakes the worker for them
 
 
 class Feed:
@@ -62,6 +63,7 @@ class Feed:
         self.due_at_ms = 0
         self.dry = False
         self.gathers_until_ms = 0
+        self._gather_ms = GATHER_MS
         self._found: deque[tuple[int, int]] = deque()
         self._pace_ms = float(GROUP_MS)
 
@@ -70,19 +72,27 @@ class Feed:
         share = min(count / _PACE_RUNS, 1.0)
         self._pace_ms += (ms / count - self._pace_ms) * share
 
-    def gather(self, count: int, now_ms: int) -> None:
-        """Decide when to receive next, after a receive that found only `count` messages.
+    def gather(self, deliveries: Sequence[Delivery], now_ms: int) -> None:
+        """Decide when to receive next, after a receive that found only these, fewer than were asked for.
 
         If a steady stream of single messages were received as they came, every two or three of them would cost a receive, a
         claim and a settlement, each of which blocks the sender on the file. So such a queue is polled every GATHER_MS; an
-        occasional message is received at once.
+        occasional message is received at once. Several workers share that pause without knowing of each other: where even
+        the oldest message found has just been sent, another worker received a moment ago, and this one pauses for longer.
         """
-        self._found.append((now_ms, count))
-        while self._found[0][0] < now_ms - _STEADY_MS:
+        self._found.append((now_ms, len(deliveries)))
+        while self._found[0][0] < now_ms - _STEADY_MS - (self._gather_ms - GATHER_MS):
             self._found.popleft()
         lasts = now_ms - self._found[0][0] >= _STEADY_MS // 2  # not all in one burst
-        if lasts and sum(found for _, found in self._found) >= _STEADY:
-            self.gathers_until_ms = now_ms + GATHER_MS
+        if not lasts or sum(max(found, 1) for _, found in self._found) < _STEADY:  # another worker had the rest
+            self._gather_ms = GATHER_MS
+            return
+        waited_ms = max((one.received_at_ms - one.sent_at_ms for one in deliveries), default=0)
+        if waited_ms < GATHER_MS // 2:
+            self._gather_ms = min(self._gather_ms + GATHER_MS, GATHER_MS_MAX)
+        elif waited_ms >= GATHER_MS:
+            self._gather_ms = max(self._gather_ms - GATHER_MS, GATHER_MS)
+        self.gathers_until_ms = now_ms + self._gather_ms
 
     def group_size(self, most: int) -> int:
         """How many runs one thread should be given at once: as many as take GROUP_MS together, 1 to `most`."""
@@ -170,9 +180,8 @@ class Poller:
         feed.buffer.extend(deliveries)
         feed.dry = len(deliveries) < count_max
         feed.due_at_ms = now_ms + IDLE_POLL_MS if feed.dry else now_ms
-        is_fifo = bool(deliveries) and deliveries[0].sequence is not None
-        if feed.dry and not is_fifo:  # on a FIFO queue, more of a group comes when these are settled
-            feed.gather(len(deliveries), now_ms)
+        if feed.dry and not feed.queue.name.endswith(".fifo"):  # there, more of a group comes when these are settled
+            feed.gather(deliveries, now_ms)
         return len(deliveries)
 
     def first(self, feed: Feed) -> Delivery | None:
