@@ -36,7 +36,7 @@ class Registry:
     Attributes:
         queues, jobs, schedules, maps, reconcilers, buses, pipes: what was declared, by name.
         aliases: earlier names of jobs, each with the job's name.
-        alarms: where alarms are sent; None: not declared.
+        alarms: where alarms are sent; None if that is not declared.
     """
 
     def __init__(self, name: str) -> None:

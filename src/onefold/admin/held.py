@@ -415,7 +415,7 @@ def check_decision(
     if one.took_effect and not done and not reason_text:
         ways = [redact.command("onefold held settle", one.key, way) for way in ("--done --result JSON", _UNDONE)]
         raise errors.UsageError(
-            f"{operation(RecordKey(one.tenant, one.job, one.key))} took effect: it came to its end, and only its result"
+            f"{operation(RecordKey(one.tenant, one.job, one.key))} took effect: it ended, and only its result"
             " could not be recorded.",
             meaning="Settled as not done it would run again, and take effect a second time. Nothing was changed.",
             todo=f"Give its result: `{ways[0]}`. If the effect was undone manually, add that: `{ways[1]}`.",

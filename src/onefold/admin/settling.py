@@ -31,7 +31,7 @@ class HeldSelect(Struct, frozen=True, kw_only=True):
         queue: where its messages are: a held queue, or the queue that they came from.
         job: its name. key, tenant, run, error (class of the exception): with `*` and `?`.
         fingerprint: of its failure, or at least its first 4 characters.
-        older_ms, newer_ms: it has been held at least, or at most, so long.
+        older_ms, newer_ms: it has been held for at least, or at most, this long.
     """
 
     queue: str | None = None
@@ -103,7 +103,7 @@ def _fits(session: AdminSession, one: HeldOperation, select: HeldSelect) -> bool
 
 
 def _held_queues(session: AdminSession, name: str) -> tuple[str, ...]:
-    """The held queue of that name, or that of the queue of that name.
+    """The held queue with that name, or the held queue of the queue with that name.
 
     Raises:
         NotFoundError: there is neither.
@@ -155,7 +155,7 @@ def plan(session: AdminSession, select: HeldSelect, *, done: bool, result: str |
 def _refusal(session: AdminSession, one: HeldOperation, *, done: bool, result: str | None) -> str | None:
     """Why one of many operations cannot be settled by this decision; None if it can."""
     if one.took_effect and not done:
-        return "It took effect: it came to its end, and only its result could not be recorded. Settle it alone."
+        return "It took effect: it ended, and only its result could not be recorded. Settle it by itself."
     try:
         held.check_decision(session, one, done=done, result=result, reason_text=None)
     except errors.UsageError as error:

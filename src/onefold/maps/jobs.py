@@ -67,8 +67,8 @@ class MapTurn(Struct, frozen=True, kw_only=True):
     """The payload of a turn.
 
     Args:
-        run: the run's name. begun_at_ms: when it was started, resumed or redriven. number: of the turn since then, from
-            1.
+        run: the run's name. begun_at_ms: when it was started, resumed or redriven. number: of the turn since then; the
+            first is 1.
         idle: how many turns before this one made no progress. still: since when there has been none.
     """
 

@@ -66,7 +66,7 @@ def child_of(event: object) -> ChildEvent | None:
     name, run = named.get("map"), named.get("run")
     if not isinstance(name, str) or not isinstance(run, str) or not isinstance(items, Sequence) or not items:
         raise errors.UsageError(
-            "The event of a map run names no map, no run, or has no item.",
+            "The event of a map run lacks the name of a map, the name of a run, or an item.",
             meaning="Nothing was begun.",
             todo="Let the state machine that onefold synth writes call this function.",
         )

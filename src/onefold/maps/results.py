@@ -146,7 +146,7 @@ class _File:
         self.written.append((prefix + name, self._size))
 
     def abandon(self, error: BaseException) -> None:
-        """Close the open file without making it appear."""
+        """Close the open file without publishing it."""
         if self._file is not None:
             with suppress(type(error)):
                 self._stack.__exit__(type(error), error, error.__traceback__)

@@ -268,8 +268,8 @@ def _of_runs(snapshot: Snapshot) -> Iterator[AlarmSample]:
         if after_ms is not None:
             waits_ms = reconciliation.waiting_ms
             said = (
-                f"a run began {age(waits_ms)} ago, and no look agreed with it"
+                f"a run began {age(waits_ms)} ago, and no check has agreed with it"
                 if waits_ms
-                else "every run was looked at"
+                else "every run was checked"
             )
             yield _sample(snapshot, "reconcile-late", reconciliation.title, waits_ms > 2 * after_ms, not waits_ms, said)

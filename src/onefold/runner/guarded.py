@@ -556,7 +556,9 @@ class GuardedFunction:
         kwargs: dict[str, Any],
     ) -> None:
         """Note that an error of a call quotes its key."""
-        if not isinstance(error, errors.OnefoldError) or isinstance(error, errors.PayloadError):  # that: it has no key
+        if not isinstance(error, errors.OnefoldError) or isinstance(
+            error, errors.PayloadError
+        ):  # the latter has no key
             return
         if isinstance(found, Claimed | Execution):
             quote_key(error, found.hold.key.key)

@@ -223,9 +223,9 @@ class Job(Generic[P, R]):
 
         Args:
             payload: of the type that the handler takes.
-            delay: run no earlier than this long from now. `run_at`: not before the machine's clock shows this instant, with
-                a zone. Without limit. On a FIFO queue the message gets its place in its group when due, behind all sent
-                before then; with SQS this needs `--later`, as SQS cannot delay single messages of a FIFO queue.
+            delay: the least time until it runs. run_at: the instant, with a zone, before which it does not run by the
+                machine's clock. Neither has a limit. On a FIFO queue the message gets its place in its group when due,
+                behind all sent before; with SQS it needs `--later`, as SQS delays no single messages of a FIFO queue.
             key: used instead of the declared key rule.
             dedup_id: FIFO queues: used instead of one derived from job, key and payload.
             connection: your connection to the engine's own file, or to a database with the app's outbox: the message is part
@@ -504,7 +504,7 @@ class Job(Generic[P, R]):
         return str(named.value) if named is not None and named.value in self.aliases else self.name
 
     def _claimed_wrongly(self, attributes: Mapping[str, Attribute], key: str) -> str | None:
-        """A sentence about an attribute of an untrusted message that its body does not confirm; None: there is none.
+        """A sentence about an attribute of an untrusted message that its body does not confirm; None if there is none.
 
         Args:
             key: the key that its body gives.

@@ -170,7 +170,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
         )
 
     def own(self, message: TickMessage) -> TickMessage:
-        """A received tick of this schedule, its time written as onefold writes it, so that one instant has one key.
+        """A received tick of this schedule, with its time in onefold's form, so that one instant has one key.
 
         Raises:
             PayloadError: it is another schedule's, or its time cannot be read.

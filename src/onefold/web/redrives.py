@@ -1,7 +1,7 @@
 """The redrives that this page has begun, each in its own thread, so that it can be watched and stopped.
 
 A redrive ends by itself if the messages it sent fail again (`admin/redrive.py`). If the page's process ends, what was
-sent stays sent. Never here: choosing messages, when a redrive ends. Invariant: a redrive that broke off says why.
+sent stays sent. Never here: choosing messages, when a redrive ends. Invariant: a redrive that ends early states why.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class RunningRedrives:
         if number not in self._found:
             raise errors.NotFoundError(
                 "This page knows no such redrive.",
-                meaning="It was begun by another process, or the page was started again since. What it sent is sent.",
+                meaning="It was begun by another process, or the page was started again since. What it sent stays sent.",
                 todo="See the audit page for what was sent.",
             )
         return self._found[number]
