@@ -24,6 +24,7 @@ reason, once.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -133,9 +134,13 @@ class Document(msgspec.Struct, frozen=True):
             path = path[:-1]
         span = self.spans.get(path, Span(1, 1, 1, 1))
         if span.end_line != span.line and not span.file:
-            first = self.text.split("\n", span.line)[span.line - 1]
+            first = self.row(span.line)
             span = Span(span.line, span.column, span.line, max(span.column, len(first.rstrip()) + 1))
         return FindingSource(span.file or self.file, span.line, span.column, span.end_line, span.end_column)
+
+    def row(self, line: int) -> str:
+        """A line of the text, by its number from 1."""
+        return _rows(self.text)[line - 1]
 
     def setting(self, path: PropertyPath, value: T | None, why: str = "") -> ResourceSetting[T]:
         """A value with where it is written."""
@@ -164,6 +169,12 @@ class Document(msgspec.Struct, frozen=True):
             return None
         holds = self.holds.get(cases[0])
         return None if holds is None else 1 if holds else 2
+
+
+@lru_cache(maxsize=4)
+def _rows(text: str) -> list[str]:
+    """The lines of a text, which is asked for many of them in turn."""
+    return text.split("\n")
 
 
 def _inside(value: Any, part: str | int) -> Any:

@@ -509,7 +509,7 @@ def inserted(document: Document, properties: PropertyPath, name: str, value: obj
     span = document.spans.get(place)
     if span is None or is_function(around) or (isinstance(around, dict) and name in around):
         return
-    line = document.text.split("\n", span.line)[span.line - 1]
+    line = document.row(span.line)
     indent = line[: span.column - 1]
     if indent.strip() or line[span.column - 1 : span.column] in {"{", ""}:
         return
