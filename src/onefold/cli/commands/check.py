@@ -7,7 +7,8 @@ account that was named, to read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -86,9 +87,10 @@ def _as_usage() -> Iterator[None]:
 @click.option("--unsafe", is_flag=True, help="With --fix or --diff: also fixes that may change what you meant.")
 @click.option("--explain", metavar="ID", help="Print the page of a rule.")
 @click.option("--list-rules", is_flag=True, help="List the rules.")
+@click.option("--lsp", is_flag=True, help="Talk to an editor: Language Server Protocol on standard input and output.")
 @_as_usage()
 def command(
-    words: tuple[str, ...], explain: str | None, list_rules: bool, form: str, fix: bool, diff: bool, unsafe: bool,
+    words: tuple[str, ...], explain: str | None, list_rules: bool, lsp: bool, form: str, fix: bool, diff: bool, unsafe: bool,
     write_baseline: Path | None, **given: Any,
 ) -> Answer:  # fmt: skip
     """Find what makes queues and functions work twice, lose messages or stop.
@@ -100,10 +102,9 @@ def command(
     """
     if explain is not None or list_rules:
         return _about_rules(explain)
-    if not words:
-        raise click.UsageError("Name a template, a Python file, a directory that contains some, an app, or an account.")
-    if fix and diff:
-        raise click.UsageError("--fix writes and --diff does not: give one of them.")
+    if lsp:
+        return _served(given, is_lone=not (words or fix or diff or write_baseline))
+    _refuse(words, fix=fix, diff=diff)
     choices = _choices(**given)
     apps = [one for one in words if _is_app(one)]
     accounts = [one for one in words if _ACCOUNT.match(one)]
@@ -147,6 +148,32 @@ def command(
             _draw(checked, offers=not fix)
 
     return Answer(_value(checked, changed), draw=draw, code=code)
+
+
+def _refuse(words: Sequence[str], *, fix: bool, diff: bool) -> None:
+    if not words:
+        raise click.UsageError("Name a template, a Python file, a directory that contains some, an app, or an account.")
+    if fix and diff:
+        raise click.UsageError("--fix writes and --diff does not: give one of them.")
+
+
+def _served(given: dict[str, Any], *, is_lone: bool) -> Answer:
+    """Serve an editor until it ends the session. `is_lone`: nothing else was asked for."""
+    if not is_lone:
+        raise click.UsageError("--lsp takes no paths, and writes nothing: the editor says which files it has open.")
+    if sys.stdin.isatty():
+        raise click.UsageError("--lsp is for an editor, which starts it and talks to it over standard input.")
+    from onefold.check.language_server import LanguageServer  # no other use of the command needs it
+
+    def look(path: Path, texts: Mapping[Path, str]) -> CheckedInput:
+        choices = _choices(**given)  # the configuration may have changed
+        return check(
+            [path], choices.rules, choices.today, choices.parameters, texts=texts, preview=choices.preview,
+            suppressions=choices.suppressions, report_unused=choices.report_unused,
+        ).beside(choices.known)  # fmt: skip
+
+    code = LanguageServer(look, sys.stdin.buffer, sys.stdout.buffer).serve()
+    return Answer({}, draw=lambda: None, code=code)
 
 
 class _Choices(Struct, frozen=True):
