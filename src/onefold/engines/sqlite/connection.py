@@ -1,8 +1,6 @@
 """The connections to a file: opened for writing or reading, lent to handlers, and closed or left open.
 
-Opening sets the pragmas, and refuses files of other programs without changing them. Each thread has its own read
-connection and reads from a snapshot (`Readers`). Closing a connection during a query crashes the process, so reading
-from a connection and closing it both require its lock.
+Opening sets the pragmas, and refuses files of other programs without changing them.
 
 A connection is closed only while the file, its log and the log's index are still the ones that it opened
 (`FileConnection`). The last connection to close writes its log into the file and removes the log by name. If the log
@@ -17,8 +15,8 @@ or touch onefold's own tables are refused when they are prepared. The engine pre
 or inside `engine_time`. Handlers may set their own savepoints. SQLite calls the authorizer only when it prepares a
 statement, so it costs nothing per execution. It guards against mistakes, not against malicious handlers.
 
-Never here: transactions and waiting (`database.py`). Invariants: a file whose log is no longer ours is not written when a
-connection ends; what a handler can do is limited to its savepoint; after `Readers.close` no query begins.
+Never here: transactions and waiting (`database.py`), which thread reads with which connection (`readers.py`). Invariants:
+a file whose log is no longer ours is not written when a connection ends; what a handler can do is limited to its savepoint.
 """
 
 from __future__ import annotations
@@ -27,12 +25,11 @@ import atexit
 import gc
 import os
 import sqlite3
-import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 from onefold import errors, forks, private_files
 from onefold.contracts.admin import Transferred
@@ -40,10 +37,6 @@ from onefold.contracts.commit import ends_transaction
 from onefold.engines.sqlite.file import APPLICATION_ID, FileSettings, inode
 from onefold.engines.sqlite.refusals import translate
 from onefold.interrupts import ignored, let_through
-
-if TYPE_CHECKING:
-    import sqlite3
-
 
 Files = tuple[tuple[int, int] | None, ...]
 
@@ -209,7 +202,13 @@ _TABLE_IS_SECOND: Final = frozenset(
 
 
 class LentConnection(FileConnection):
-    """A connection that can be lent to a handler and taken back. Opened by `database.Database`, never by hand."""
+    """A connection that can be lent to a handler and taken back. Opened by `database.Database`, never by hand.
+
+    Attributes:
+        is_mine: returns whether the calling thread is using it.
+    """
+
+    is_mine: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._lent = False
@@ -218,6 +217,20 @@ class LentConnection(FileConnection):
         self.committed: list[Transferred] = []  # the same in committed transactions, not fetched yet
         self._has_authorizer = False
         super().__init__(*args, **options)  # must come last: it opens the file
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether a handler has it."""
+        return self._lent
+
+    def writes(self, file: tuple[int, int] | None) -> bool:
+        """Whether a transaction of this process is open on it, and that is its file."""
+        if self._files is None or self._files[0] != file or self._process != os.getpid():
+            return False
+        try:
+            return self.in_transaction
+        except sqlite3.ProgrammingError:  # another thread has just closed it
+            return False
 
     def note_transferred(self, one: Transferred) -> None:
         """Remember that a message moved to another queue, to be reported after the commit."""
@@ -316,6 +329,12 @@ class LentConnection(FileConnection):
     def _refuse(self, what: str) -> None:
         if self._lent:
             raise ends_transaction(what)
+
+
+def writers_of(real_path: str) -> list[LentConnection]:
+    """The engine's connections in this process that have a transaction open on the file."""
+    file = inode(real_path)
+    return [one for known in list(_open.values()) if isinstance(one := known(), LentConnection) and one.writes(file)]
 
 
 C = TypeVar("C", bound=sqlite3.Connection)
@@ -463,128 +482,3 @@ def refuse_foreign(path: str, application: int, version: int, tables: int, *, ad
             todo="Give onefold a file of its own. Or, to have it add its tables to this one, make a copy first"
             f' (sqlite3 {path} ".backup copy.db"), and write ?adopt=yes after the file in the URL.',
         )
-
-
-T = TypeVar("T")
-
-
-class Readers:
-    """The read connections of one file.
-
-    Args:
-        connect: opens a connection.
-        check_open: raises if the engine was closed.
-    """
-
-    def __init__(self, connect: Callable[[], sqlite3.Connection], check_open: Callable[[], None]) -> None:
-        self._connect = connect
-        self._check_open = check_open
-        self._open: set[_Lent] = set()
-        self._of_thread = threading.local()
-
-    def read(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `run(connection)` with this thread's connection; all its statements see the file as the first one saw it."""
-        lease: _Lease | None = getattr(self._of_thread, "lease", None)
-        if lease is None:
-            lease = self._of_thread.lease = _Lease(self._open)
-        lent = lease.lent
-        with lent.busy:
-            self._check_open()
-            if lent.connection is None:
-                with forks.opening():
-                    lent.connection = self._connect()
-            return _on_a_snapshot(run, lent.connection)
-
-    def close(self) -> None:
-        """Close all of them, each after its current query. Idempotent."""
-        for lent in list(self._open):
-            lent.close(self._open)
-
-    # -- forks (see `forks.Forked`) ------------------------------------------------------------------------------------
-
-    def hold(self, wait_s: float) -> bool:
-        """Close all of them, each after its current query, waiting up to `wait_s` seconds; False if one still runs."""
-        are_held = True
-        for lent in list(self._open):
-            are_held &= lent.hold(wait_s)
-        return are_held
-
-    def is_held(self) -> bool:
-        """Whether no thread has opened another connection since `hold`."""
-        return all(lent.is_asked for lent in list(self._open))
-
-    def let_go(self) -> None:
-        """Let each thread open its connection again at its next read."""
-        for lent in list(self._open):
-            lent.let_go()
-
-    def start_anew(self) -> None:
-        """Forget the connections of other threads, and those that could not be closed."""
-        for lent in list(self._open):
-            lent.start_anew()
-        self._open.clear()
-        self._of_thread = threading.local()
-
-
-class _Lent:
-    """A connection, and the lock that protects its use."""
-
-    __slots__ = ("busy", "connection", "forget", "is_asked", "is_held")
-
-    def __init__(self) -> None:
-        self.connection: sqlite3.Connection | None = None  # until it is first used, and again after a fork
-        self.busy = threading.RLock()
-        self.forget: Callable[[], object] | None = None  # cancels closing it when its thread ends
-        self.is_asked = self.is_held = False  # for a fork: closing was asked for; it is closed
-
-    def close(self, among: set[_Lent]) -> None:
-        with self.busy:
-            if self.connection is not None:
-                self.connection.close()
-                self.connection = None  # a fork may be about to check it
-        among.discard(self)
-
-    def hold(self, wait_s: float) -> bool:
-        if not self.is_held:
-            self.is_asked = True
-            self.is_held = self.busy.acquire(timeout=wait_s)
-            if self.is_held and self.connection is not None and not self.connection.in_transaction:
-                self.connection.close()
-                self.connection = None
-        return self.is_held
-
-    def let_go(self) -> None:
-        if self.is_held:
-            self.busy.release()
-        self.is_asked = self.is_held = False
-
-    def start_anew(self) -> None:
-        if self.forget is not None:
-            self.forget()
-        if self.connection is not None:
-            forks.keep_for_ever(self.connection)
-
-
-class _Lease:
-    """A thread's reference to its connection, which is closed when the thread ends.
-
-    Args:
-        among: the set of open connections, from which it is then removed.
-    """
-
-    def __init__(self, among: set[_Lent]) -> None:
-        self.lent = _Lent()
-        among.add(self.lent)
-        ending = weakref.finalize(self, self.lent.close, among)
-        ending.atexit = False  # the end of the process closes it anyway
-        self.lent.forget = ending.detach
-
-
-def _on_a_snapshot(run: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
-    if connection.in_transaction:
-        return run(connection)
-    with connection:  # `__exit__` is in C: it ends the transaction even if a signal handler raises
-        connection.execute("BEGIN")
-        value = run(connection)
-        connection.execute("ROLLBACK")  # nothing was written
-    return value

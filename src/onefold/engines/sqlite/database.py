@@ -27,9 +27,10 @@ from onefold import errors, forks
 from onefold.clock import steady
 from onefold.contracts.admin import Transferred
 from onefold.engines.sqlite import filetime
-from onefold.engines.sqlite.connection import LentConnection, Readers, connect_reader, connect_writer, data_version
+from onefold.engines.sqlite.connection import LentConnection, connect_reader, connect_writer, data_version, writers_of
 from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings, OpenFile, Space
 from onefold.engines.sqlite.log import Log
+from onefold.engines.sqlite.readers import Readers
 from onefold.engines.sqlite.refusals import DiskFull, kept_turn
 from onefold.engines.sqlite.turn import Batch, FileTurn, Patience, Run, Turn, Work, taken
 from onefold.interrupts import ignored, is_of_a_signal
@@ -65,10 +66,10 @@ class Database:
         self.real_path = path if self.in_memory else self._file.real_path
         self._settings = settings
         self.patience = Patience(settings.busy_ms)
-        self._turn, self._file_turn = Turn(), FileTurn(self.patience)
+        self._turn, self._file_turn = Turn(), FileTurn(self.patience, path, lambda: writers_of(self.real_path))
         self._held_by: int | None = None  # thread inside `begin_exclusive`
         self._waiting: deque[Work[Any]] = deque()
-        self._readers = Readers(self._connect_reader, self._check_open)
+        self._readers = Readers(lambda: connect_reader(path, self.real_path, settings), self._check_open)
         self._closed = False
         self._syncs: bool | None = True  # whether COMMIT syncs; None: not known after an exception
         self._depth = 0  # how many of our savepoints are open
@@ -105,7 +106,8 @@ class Database:
         Raises:
             StorageBusy: another process, or an open transaction of this one (`begin_exclusive`), held the file for longer
                 than `busy_ms`, or the disk is full; nothing was written.
-            StorageError: the file is corrupt, read-only or gone.
+            StorageError: the file is corrupt, read-only or gone. UsageError: a handler's transaction, open in this thread
+                through another `Database` on the same file, has it.
             Exception: whatever `run` raised; nothing of it was written.
         """
         forks.look()
@@ -168,7 +170,7 @@ class Database:
         if self._turn.is_mine():
             self._turn.refuse_within(self.path, self, _TAKES_TURN)
         try:
-            if self.patience.take(self._turn.lock):
+            if self.patience.take(self._turn.lock, self._file_turn.refuse_own):
                 return True
             if work is not None and not work.take() and work.batch is not None:
                 with work.batch.running:
@@ -234,7 +236,7 @@ class Database:
                 batch.over = True
                 raise
             self._forget_undone()
-            if not is_own:
+            if not is_own or self._file_turn.is_mine():  # after this thread's handler the others can have the file
                 raise
             translated = self._file.as_ours(error)  # the result of every piece, or of the only one
             for work in works:
@@ -560,7 +562,7 @@ class Database:
         """Open the file completely or not at all: a connection kept by a traceback makes it unusable in forked children."""
         writer = connect_writer(self.path, None if self.in_memory else self.real_path, self._settings)
         try:
-            writer.committed = self._transferred
+            writer.committed, writer.is_mine = self._transferred, self._turn.is_mine
             version = data_version(writer)
             self._file.note()
             # If an older log is gone, its content is on disk.
@@ -572,9 +574,6 @@ class Database:
             writer.close()
             raise
         return version
-
-    def _connect_reader(self) -> sqlite3.Connection:
-        return connect_reader(self.path, self.real_path, self._settings)
 
     def close(self, *, unfinished: bool = False) -> None:
         """Close every connection after the call that uses it; later calls raise UsageError. Idempotent.

@@ -24,12 +24,13 @@ from onefold.engines.sqlite import filetime
 from onefold.engines.sqlite.admin import SqliteQueues
 from onefold.engines.sqlite.callers import CallersDatabase
 from onefold.engines.sqlite.commit import SqliteCommit
-from onefold.engines.sqlite.connection import Readers
+from onefold.engines.sqlite.connection import writers_of
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings
 from onefold.engines.sqlite.ledger import SqliteLedger
 from onefold.engines.sqlite.migrations import migrate
 from onefold.engines.sqlite.processes import FileRenewalMark, Presence, SocketWaiter, Wakeup, are_dead
+from onefold.engines.sqlite.readers import Readers
 from onefold.engines.sqlite.refusals import primary, translate
 from onefold.engines.sqlite.state import SqliteArchive, SqliteState, sweep_archive_in
 from onefold.engines.sqlite.store import SqliteStore, dead_owners
@@ -123,6 +124,8 @@ class SqliteEngine:
     def _note_time(self) -> None:
         """Note the time, so that a process that opens the file later can detect whether the machine's clock was set."""
         self._noted_ms = self._clock.monotonic_ms()
+        if any(one.is_mine() for one in writers_of(self.database.real_path)):
+            return  # opened in a handler, whose transaction has the file
         if not self.database.read(lambda connection: filetime.is_noted(connection, self._clock)):
             with ignored(errors.TransientError):  # busy or full: another process does it, or this one does later
                 self.database.write(lambda connection: filetime.note_in(connection, self._clock), synced=False)

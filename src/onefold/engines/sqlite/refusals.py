@@ -41,9 +41,20 @@ def kept_turn(path: str, waited_ms: int) -> errors.StorageBusy:
     """The error when another thread of this process does not release the file."""
     return errors.StorageBusy(
         f"A transaction of this process has kept {path} from being written for {waited_ms:,} ms.",
-        meaning="Nothing was written. It belongs to a transactional job's handler that has not returned; a fork of this "
-        "process that waits for it keeps others out, too.",
+        meaning="Nothing was written. It belongs to a transactional job's handler that has not returned, or whose work "
+        "is about to be committed; a fork of this process that waits for it keeps others out, too.",
         todo="Give the handler's own calls timeouts, and do what takes long before its first statement.",
+    )
+
+
+def inside_transaction(path: str) -> errors.UsageError:
+    """The error when a transactional handler's own thread writes to its file through another connection."""
+    return errors.UsageError(
+        f"A transactional handler called something that writes to {path} through a connection of its own.",
+        meaning="The handler's transaction has the file until it returns, so the call would wait for itself. Nothing of "
+        "the call was written.",
+        todo="In the handler write with ctx.connection and send with ctx.send. What uses another app or store (a function "
+        "under @onefold.once, too) needs a file of its own there, or a handler that is not transactional.",
     )
 
 
@@ -64,7 +75,7 @@ def translate(error: BaseException, path: str) -> BaseException:
     code = primary(error)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return errors.StorageBusy(
-            f"{path} is locked by another process ({error}).",
+            f"{path} is locked by another process, or by a connection that this program has opened itself ({error}).",
             meaning="Nothing was written.",
             todo="Look for a program that holds a transaction open on this file (`fuser` names it), then try again.",
         )

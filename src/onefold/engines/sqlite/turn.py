@@ -13,13 +13,13 @@ import sqlite3
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from onefold import errors
 from onefold.clock import Never, SystemClock
-from onefold.engines.sqlite.refusals import primary
+from onefold.engines.sqlite.refusals import inside_transaction, kept_turn, primary
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -109,14 +109,31 @@ class Patience:
         self.waited_ms = min(now_ms - since_ms, self._busy_ms)
         return now_ms >= end_ms
 
-    def take(self, lock: threading.RLock) -> bool:
-        """Wait for a lock; returns whether this thread got it. A `hurry` in any thread takes effect meanwhile."""
+    def take(self, lock: threading.RLock, look: Callable[[], None] = lambda: None) -> bool:
+        """Wait for a lock; returns whether this thread got it. A `hurry` in any thread takes effect meanwhile.
+
+        Args:
+            look: called from time to time meanwhile; an exception that it raises ends the wait.
+        """
         moment_s = min(self._busy_ms, _MOMENT_MS) / 1000
         since_ms = self._clock.monotonic_ms()
         while not lock.acquire(timeout=moment_s):
+            look()
             if self.is_over(since_ms):
                 return False
         return True
+
+
+class Writer(Protocol):
+    """A connection of this process on which a transaction is open."""
+
+    is_mine: Callable[[], bool]
+    """Returns whether the calling thread is using it."""
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether a handler has it."""
+        ...
 
 
 class FileTurn:
@@ -127,10 +144,14 @@ class FileTurn:
 
     Args:
         patience: how long to try.
+        path: the file, for error texts.
+        writers: returns onefold's connections in this process that have a transaction open on the file.
     """
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: Patience, path: str, writers: Callable[[], Sequence[Writer]]) -> None:
         self._patience = patience
+        self._path = path
+        self._writers = writers
         self._clock = SystemClock()
         self._never = Never()
 
@@ -139,19 +160,40 @@ class FileTurn:
 
         Raises:
             sqlite3.OperationalError: another process held the file for the whole time, or it cannot be written.
+            StorageBusy: a transaction of this process did. UsageError: a handler in this thread has it open.
         """
         since_ms: int | None = None
         while True:
             try:
                 connection.execute(_BEGIN)
             except sqlite3.OperationalError as error:
+                if primary(error) != sqlite3.SQLITE_BUSY:
+                    raise
                 now_ms = self._clock.monotonic_ms()
-                since_ms = now_ms if since_ms is None else since_ms
-                if primary(error) != sqlite3.SQLITE_BUSY or self._patience.is_over(since_ms):
+                if since_ms is None:
+                    since_ms = now_ms
+                    self.refuse_own()
+                if self._patience.is_over(since_ms):
+                    if self._writers():
+                        raise kept_turn(self._path, self._patience.waited_ms) from None
                     raise
                 self._clock.wait(self._never, _ASK_SOON_MS if now_ms - since_ms < _SOON_MS else _ASK_MS)
             else:
                 return
+
+    def is_mine(self) -> bool:
+        """Whether the calling thread has a transaction open on the file, through another connection."""
+        return any(one.is_mine() for one in self._writers())
+
+    def refuse_own(self) -> None:
+        """Refuse to wait for a transaction of the calling thread, which cannot end while it waits.
+
+        Raises:
+            UsageError: a handler has it. StorageBusy: it is open for the next handlers of a group.
+        """
+        for one in self._writers():
+            if one.is_mine():
+                raise inside_transaction(self._path) if one.is_lent else kept_turn(self._path, 0)
 
 
 class Batch:
