@@ -30,7 +30,7 @@ from types import FrameType, MethodType
 from typing import Any, Final, Protocol
 
 from onefold import errors
-from onefold.interrupts import Deferred, ignored
+from onefold.interrupts import Deferred, ignored, let_through
 
 _SLICE_S: Final = 0.05  # how long a fork waits for one owner while it holds the others
 _IMPORT_LOOKS: Final = (
@@ -227,6 +227,40 @@ def _call(owner: weakref.ref[OwnSignals], method: Callable[[OwnSignals], None]) 
     found = owner()
     if found is not None:
         method(found)
+
+
+class OwnFile:
+    """A file that onefold has open, known by more than its number.
+
+    A program that turns into a daemon closes all files by number, and its own files then get these numbers.
+
+    Args:
+        number: its file descriptor, just opened.
+    """
+
+    __slots__ = ("_file", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._file = _file_at(number)
+
+    def is_ours(self) -> bool:
+        """Whether the number is still that of this file."""
+        return self._file is not None and _file_at(self.number) == self._file
+
+    def close(self) -> None:
+        """Close it, unless the program has done so."""
+        if self.is_ours():
+            os.close(self.number)
+
+
+def _file_at(number: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(number)
+    except OSError as error:
+        let_through(error)
+        return None
+    return found.st_dev, found.st_ino
 
 
 def look() -> None:

@@ -68,7 +68,7 @@ def kill(child: subprocess.Popen[bytes]) -> None:
 def die(presence: Presence) -> None:
     """What the operating system does when the process of this presence is killed."""
     assert presence._file is not None
-    os.close(presence._file)
+    os.close(presence._file.number)
     presence._file = None
 
 
@@ -336,7 +336,7 @@ def test_a_forked_child_shares_its_parents_life(engine: Database) -> None:
     here = Presence(engine.path, "here")
     other = Presence(engine.path, "other")
     assert other._file is not None
-    inherited = os.dup(other._file)  # as fork does it: the same open file
+    inherited = os.dup(other._file.number)  # as fork does it: the same open file
     die(other)
     assert here.find_dead() == []
     os.close(inherited)

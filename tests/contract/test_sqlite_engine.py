@@ -411,7 +411,7 @@ def test_processes_that_open_one_file_by_several_names_see_each_other_live_and_d
     by_name.close(unfinished=True)  # its lock goes as it does when a process dies
     assert by_name._presence is not None
     assert by_name._presence._file is not None
-    os.close(by_name._presence._file)
+    os.close(by_name._presence._file.number)
     by_link.maintain(heard.append)
     assert heard == ["first"]
     by_link.close()

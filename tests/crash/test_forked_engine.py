@@ -118,13 +118,13 @@ def test_a_file_that_a_daemon_has_closed_already_is_no_error(engine: SqliteEngin
     presence = engine._presence
     assert presence is not None
     assert presence._file is not None
-    copy = os.dup(presence._file)  # its lock
-    os.close(presence._file)
+    copy = os.dup(presence._file.number)  # its lock
+    os.close(presence._file.number)
     said: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.unraisablehook", said.append)
         assert in_child(lambda: (str(engine.appear()) != real_path, said)) == "(True, [])"
-    os.dup2(copy, presence._file)
+    os.dup2(copy, presence._file.number)
     os.close(copy)
 
 

@@ -311,7 +311,7 @@ def test_an_owner_lives_as_long_as_its_children(shop: ModuleType) -> None:
         assert child.stdin is not None
         child.stdout.readline()
         presence = runtime.engine._presence
-        os.close(presence._file)  # as if the parent had died
+        os.close(presence._file.number)  # as if the parent had died
         presence._file = None
         presence.owner = "another"
         assert presence.find_dead() == []

@@ -28,7 +28,7 @@ import weakref
 from itertools import count
 from typing import Final
 
-from onefold import errors
+from onefold import errors, forks
 from onefold.interrupts import ignored, let_through
 
 _STEP_BYTES: Final = 256 * 1024
@@ -55,7 +55,7 @@ class Log:
         self._path = path
         if path is not None:
             self._file = io.FileIO(path, "r+")  # not a bare descriptor: closed even if a signal handler raises
-            self._close_file = weakref.finalize(self, self._file.close)
+            self._close_file = weakref.finalize(self, _close, self._file, forks.OwnFile(self._file.fileno()))
             self._close_file.atexit = False
         self._tickets = count(1)  # numbers calls and syncs in one order
         self._on_disk = 0  # all that was committed before that ticket is on disk
@@ -136,3 +136,10 @@ class Log:
         if self._path is not None:
             with self._lock:
                 self._close_file()
+
+
+def _close(file: io.FileIO, own: forks.OwnFile) -> None:
+    if own.is_ours():
+        file.close()
+    else:
+        forks.keep_for_ever(file)  # the program has closed it, and its number may be another file's

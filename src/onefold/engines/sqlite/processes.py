@@ -82,16 +82,16 @@ class Presence:
         try:
             mode = private_files.mode_beside(path)
             private_files.make_folder(self.directory, private_files.as_folder(mode))
-            self._file: int | None = self._appear(mode)
+            self._file: forks.OwnFile | None = self._appear(mode)
         except OSError as error:
             let_through(error)
             raise translate(error, str(self.directory)) from error
 
-    def _appear(self, mode: int) -> int:
+    def _appear(self, mode: int) -> forks.OwnFile:
         """Create the file under another name, lock it, and only then give it the owner's name."""
         unnamed = self.directory / f"{_UNNAMED}{self.owner}"
-        file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-        fcntl.flock(file, fcntl.LOCK_SH)
+        file = forks.OwnFile(os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode))
+        fcntl.flock(file.number, fcntl.LOCK_SH)
         self._say(file)
         unnamed.rename(self.lock_file)
         return file
@@ -116,11 +116,12 @@ class Presence:
             if self._file is not None:
                 self._say(self._file)
 
-    def _say(self, file: int) -> None:
+    def _say(self, file: forks.OwnFile) -> None:
         at_ms = min((one.at_ms for one in self._marks), default=_ANY_MS)
         with ignored(OSError):  # the disk is full: then only the end of each lease counts, and the lock takes no space
             # The instant is written twice, so that a reader notices if it reads during a write.
-            os.pwrite(file, b"%d %020d %020d\n" % (os.getpid(), at_ms, at_ms), 0)
+            if file.is_ours():
+                os.pwrite(file.number, b"%d %020d %020d\n" % (os.getpid(), at_ms, at_ms), 0)
 
     def find_dead(self) -> list[str]:
         """Ids of the owners whose processes are all gone. Cheap: one open and one lock for each other process."""
@@ -165,13 +166,12 @@ class Presence:
             file, self._file = self._file, None
         if file is not None:
             self.lock_file.unlink(missing_ok=True)
-            os.close(file)
+            file.close()
 
     def abandon(self) -> None:
         """In a child process: close this end of the lock, which remains the parent's."""
         if self._file is not None:
-            with ignored(OSError):  # a program that turns into a daemon may have closed all files
-                os.close(self._file)
+            self._file.close()
             self._file = None
 
 
@@ -389,6 +389,25 @@ class Bell:
             self.condition.notify_all()
 
 
+class _OwnSocket(socket.socket):
+    """A datagram socket that does not block, and does not close another file that has its number by then.
+
+    Args:
+        fileno: of an open one; None to make one.
+    """
+
+    def __init__(self, fileno: int | None = None) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_DGRAM, fileno=fileno)
+        self.setblocking(False)
+        self._own = forks.OwnFile(self.fileno())
+
+    def close(self) -> None:
+        """Close it, unless the program has done so."""
+        if not self._own.is_ours():
+            self.detach()
+        super().close()
+
+
 class SocketWaiter:
     """Woken by any process through its socket file, and by threads of this process. For one waiting thread.
 
@@ -401,10 +420,9 @@ class SocketWaiter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._inner, self._waker = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        for one in (self._socket, self._inner, self._waker):
-            one.setblocking(False)
+        self._socket = _OwnSocket()
+        pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._inner, self._waker = (_OwnSocket(one.detach()) for one in pair)
         unready = path.with_name(f"{_UNREADY}{path.name}")
         try:
             # Senders remove sockets that nobody listens to; this one must not have its name before somebody does.
@@ -466,7 +484,8 @@ class Wakeup:
         self._entropy = entropy
         self._bell = Bell()
         self._directory: Path | None = None
-        self._sender: socket.socket | None = None
+        self._sender: _OwnSocket | None = None  # in a child made when it is first used
+        self._is_closed = False
         self._listed: list[str] = []  # the sockets that the last listing found
         self._foreign: set[str] = set()  # sockets that only other processes wake; names are never reused
         self.polls: str | None = None
@@ -474,8 +493,7 @@ class Wakeup:
             return
         try:
             self._directory = _private_directory(path)
-            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._sender.setblocking(False)
+            self._sender = _OwnSocket()
             self.waiter().close()  # fails here if the path is too long
         except (OSError, AttributeError) as error:  # AttributeError: a system without AF_UNIX or user ids
             let_through(error)
@@ -506,33 +524,43 @@ class Wakeup:
     def notify(self) -> None:
         """Wake all waiters of all processes. Never blocks, never fails."""
         self._bell.ring()
-        if self._directory is None or self._sender is None:
+        if self._directory is None or self._is_closed:
             return
         try:
             # Listed each time, because a cached list would miss a new waiter.
             self._listed = os.listdir(self._directory)
         except OSError as error:  # no file descriptor is left, or the folder is gone; the messages are on disk
             let_through(error)
-        for name in self._listed:
-            if not name.startswith(_UNREADY) and name not in self._foreign:
-                _wake(self._sender, f"{self._directory}/{name}")
+        heard = [one for one in self._listed if not one.startswith(_UNREADY) and one not in self._foreign]
+        sender = self._sender or (self._make_sender() if heard else None)
+        if sender is not None:
+            for name in heard:
+                _wake(sender, f"{self._directory}/{name}")
+
+    def _make_sender(self) -> _OwnSocket | None:
+        with self._bell.lock:
+            if self._sender is None and not self._is_closed:
+                with ignored(OSError):  # no file descriptor is left; the messages are on disk
+                    self._sender = _OwnSocket()
+            return self._sender
 
     def abandon(self) -> None:
         """In a child process: stop using the parent's locks, threads and sockets."""
         self._bell = Bell()
-        if self._sender is not None:
-            self._sender.close()
-            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._sender.setblocking(False)
+        self._close_sender()
 
     def close(self) -> None:
         """Close the sending socket; waiters are closed by their owners."""
-        if self._sender is not None:
-            self._sender.close()
-            self._sender = None
+        self._is_closed = True
+        self._close_sender()
         if self._directory is not None:
             with ignored(OSError):  # another process still waits there; the last one to leave removes it
                 self._directory.rmdir()
+
+    def _close_sender(self) -> None:
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.close()
 
 
 def _wake(sender: socket.socket, path: str) -> None:
