@@ -69,12 +69,15 @@ class Shop:
             env=environment, pass_fds=[writing], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         os.close(writing)
-        assert self.next_shipped() == "first"
+        self.await_shipped({"first"})
 
-    def next_shipped(self) -> str:
-        ready, _, _ = select.select([self._reading], [], [], PATIENCE_S)
-        assert ready, "nobody works"
-        return os.read(self._reading, 100).decode().strip()
+    def await_shipped(self, wanted: set[str]) -> None:
+        """Return when the worker has done all of them, in whatever order its threads did."""
+        text = ""
+        while not wanted <= set(text.split("\n")[:-1]):  # what is behind the last line break may go on
+            ready, _, _ = select.select([self._reading], [], [], PATIENCE_S)
+            assert ready, f"nobody works; done: {text.split()[-20:]}"
+            text += os.read(self._reading, 65_536).decode()
 
     def backup(self, path: Path) -> Path:
         """Make a backup with SQLite's own means."""
@@ -135,10 +138,10 @@ def test_a_backup_renamed_over_the_live_file_stays_as_it_was(shop: Shop, tmp_pat
     backup = shop.backup(tmp_path / "backup.db")
     before = found_in(backup)
     bytes_before = backup.read_bytes()
-    for number in range(200):  # the old log has pages that the backup must not get
-        shop.ship.send({"id": f"later-{number}"})
-    while shop.next_shipped().split("\n")[-1] != "later-199":
-        pass
+    later = [f"later-{number}" for number in range(200)]
+    for name in later:  # the old log has pages that the backup must not get
+        shop.ship.send({"id": name})
+    shop.await_shipped(set(later))
     backup.rename(shop.path)
     assert "is another file now" in shop.worker_error()
     with pytest.raises(errors.StorageError, match="is another file now"):
