@@ -99,7 +99,7 @@ class Story:
 
     def crashes(self, since: int) -> int:
         ended = [place for place, _, what in self.all("end") if isinstance(what, Unknown) and what.crashed]
-        return len([1 for place in [*ended, *(place for place, _, _ in self.all("takeover"))] if place > since])
+        return len([1 for place in [*ended, *(at for at, _, _ in self.all("takeover", "asking"))] if place > since])
 
     @property
     def lease_until_ms(self) -> int:
@@ -220,6 +220,8 @@ class Model:
         crashed = found == "in_progress" and story.started
         if crashed:
             story.told.append(("takeover", now_ms, None))
+        elif found == "in_progress" and story.doubt and ask.probes_now:
+            story.told.append(("asking", now_ms, None))
         story.told.append(("claim", now_ms, (ask, fence, ask.lease_until_ms)))
         doubt = story.doubt
         if ask.start and not doubt:

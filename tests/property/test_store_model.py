@@ -97,6 +97,7 @@ class Workers(RuleBasedStateMachine, metaclass=AbstractMachine):
                 owner="C" if owner in self.model.dead else owner,
                 lease_until_ms=self.now_ms + LEASE_MS,
                 start=start,
+                probes_now=message_id is None,  # as of a call
                 expires_at_ms=self.now_ms + KEPT_MS,
                 amends=amends,
                 message_id=message_id,

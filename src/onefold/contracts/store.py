@@ -74,6 +74,9 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
         owner: id of the claiming process.
         lease_until_ms: instant until which the claim holds unless renewed.
         start: also mark the run as started when the claim is fresh (the handler is called at once).
+        probes_now: the caller asks its probe at once if the claim is in doubt, so an earlier claim that was in doubt and
+            ended with its process before its run started counts as a crash. False for deliveries, which may have waited
+            behind the run that ended the process.
         amends: fingerprint of an earlier payload that an operator replaced with this one; allowed while not completed.
         message_id, sent_at_ms: the message of this claim; kept for people, without effect.
         expires_at_ms: when the record may be forgotten if nothing ever settles it.
@@ -85,6 +88,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     lease_until_ms: int
     start: bool
     expires_at_ms: int
+    probes_now: bool = False
     amends: str | None = None
     message_id: str | None = None
     sent_at_ms: int | None = None
@@ -134,7 +138,8 @@ class Claimed(Struct, frozen=True, kw_only=True, gc=False, tag="claimed"):
         found: `absent`, `released`, `failed` (fresh work), `unknown` or `in_progress` (taken over).
         doubt: an earlier started run's outcome is not known; the policy must decide before the handler runs.
         started: this claim also marked the run as started (asked for, and not in doubt).
-        attempts, crashes: since the count was last reset, including this run if it has started.
+        attempts, crashes: since the count was last reset, including this run if it has started. Crashes include claims
+            that ended while their probe was asked (`Ask.probes_now`).
         crashed: the previous run had started and ended without an outcome; this claim is the one that counts it.
         previous_owner: the owner before, when `unknown` or `in_progress` was found.
         failure: how the last run failed, when one did.

@@ -158,6 +158,7 @@ def _claim_again(record: Record, ask: Ask, now_ms: int) -> tuple[Claimed, Record
     assert record.status != "completed", record.key
     crashed = record.status == "in_progress" and record.started_fence == record.fence
     doubt = record.doubt or crashed
+    died = crashed or (ask.probes_now and record.status == "in_progress" and record.doubt)
     started = ask.start and not doubt
     fence = record.fence + 1
     after = replace(
@@ -171,8 +172,8 @@ def _claim_again(record: Record, ask: Ask, now_ms: int) -> tuple[Claimed, Record
         started_fence=fence if started else record.started_fence,
         attempts=(0 if record.budget_closed else record.attempts) + started,
         attempts_total=record.attempts_total + started,
-        crashes=(0 if record.budget_closed else record.crashes) + crashed,
-        crashes_total=record.crashes_total + crashed,
+        crashes=(0 if record.budget_closed else record.crashes) + died,
+        crashes_total=record.crashes_total + died,
         budget_closed=False,
         started_at_ms=now_ms if started else record.started_at_ms,
         updated_at_ms=now_ms,

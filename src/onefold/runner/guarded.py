@@ -214,6 +214,7 @@ class GuardedFunction:
             owner=self._owner,
             lease_until_ms=until_ms(self.clock, now_ms, self._lease_ms),
             start=True,
+            probes_now=True,
             expires_at_ms=now_ms + self._policy.keep_ms,
         )
         found: records.Answer | None = None
@@ -316,7 +317,7 @@ class GuardedFunction:
         """
         if self.clock.now_ms() >= now_ms + self._trusted_ms and found.hold not in self._keeper:
             return None
-        if found.crashed:
+        if found.crashed or (found.doubt and found.found == "in_progress"):  # it ended in its run, or in its probe
             known = once_reports.taken_over(found, self._policy.crashes_max)
             _log.warning("%s %r: %s", self.name, found.hold.key.key, known)
         if not self._keeper.add(found, ask):

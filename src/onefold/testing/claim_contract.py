@@ -221,6 +221,25 @@ class ClaimContract(StoreHarness):
         assert (third.doubt, third.started, third.crashes, third.attempts) == (True, False, 1, 1)
         assert not third.crashed  # the previous claim has counted it
 
+    def test_a_claim_that_ended_while_its_probe_was_asked_counts_as_a_crash(self) -> None:
+        _, claimed = self.taken_over()
+        for number, owner in ((2, "C"), (3, "D")):
+            claimed = self.claim(owner, NOW + number * LEASE_MS, probes_now=True)
+            assert (claimed.doubt, claimed.started, claimed.attempts) == (True, False, 1)
+            assert (claimed.crashes, claimed.crashed) == (number, False)  # the run in doubt is still the first one
+            assert (self.record().crashes, self.record().crashes_total) == (number, number)
+        assert self.store.start([claimed.hold], NOW + 3 * LEASE_MS) == [True]
+        after = self.claim("E", NOW + 4 * LEASE_MS, probes_now=True)
+        assert (after.crashes, after.crashed) == (4, True)  # its run had started: once, not twice
+
+    def test_what_ended_without_doubt_or_said_how_it_ended_is_no_crash_of_a_probe(self) -> None:
+        self.claim("A", key="unstarted", start=False)
+        assert self.claim("B", NOW + LEASE_MS, key="unstarted", start=False, probes_now=True).crashes == 0
+        _, second = self.taken_over()
+        assert self.write(second.hold, release())
+        third = self.claim("C", NOW + 2 * LEASE_MS, probes_now=True)
+        assert (third.doubt, third.crashes) == (True, 1)
+
     def test_each_crash_of_a_started_run_counts(self) -> None:
         _, second = self.taken_over()
         assert self.store.start([second.hold], NOW + LEASE_MS) == [True]
