@@ -27,6 +27,16 @@ _SIGNALS: Final = tuple(int(number) for number in _signal.valid_signals())
 _LAYERS_MAX: Final = 20  # our limit: levels of partials and decorators around a handler
 
 
+# Exceptions that end a thread or the program, and that a user's types, key functions and probes may raise all the same.
+ENDING: Final = (SystemExit, GeneratorExit, KeyboardInterrupt)
+
+
+def may_be_ctrl_c() -> bool:
+    """Whether a KeyboardInterrupt may come from Ctrl-C: it can only in the main thread, unless SIGINT is handled."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+
+
 def is_of_a_signal(error: BaseException) -> bool:
     """Whether a signal handler raised this exception, which has just been caught.
 
@@ -34,7 +44,7 @@ def is_of_a_signal(error: BaseException) -> bool:
     own, which raises KeyboardInterrupt; nor are exceptions that another thread raises here
     (`PyThreadState_SetAsyncExc`).
     """
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt) and may_be_ctrl_c():
         return True
     trace = error.__traceback__
     if trace is None or trace.tb_next is None:  # raised in the function that caught it, usually by a system call

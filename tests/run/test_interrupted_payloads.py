@@ -5,7 +5,10 @@ The signal is raised by the payload's own code, so it always arrives at the same
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ from onefold.admin.session import AdminSession, jobs_of
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import JOB_ATTRIBUTE, Attribute
 from onefold.testing import inline
+from tests.run.workshop import finished
 
 Limit = type[Exception]
 _ARMED: list[str] = []
@@ -189,3 +193,100 @@ def test_a_type_or_key_that_ends_the_program_makes_its_message_malformed(kind: t
         (letter,) = [dead_letters.letter(session, one) for one in dead_letters.find(session, dead_letters.Select())]
         assert letter.reason == "malformed"
         assert letter.summary == f"Reading it raised {kind.__name__}."
+
+
+@pytest.mark.parametrize("place", ["type", "key"])
+def test_a_ctrl_c_that_a_type_or_key_raises_itself_makes_its_message_malformed(tmp_path: Path, place: str) -> None:
+    """In a worker's threads, and where SIGINT is handled, nobody's Ctrl-C can be meant."""
+    app = onefold.App("shop", url=f"sqlite:///{tmp_path / 'shop.db'}")
+
+    def key_of(order: Order) -> str:
+        order.end("key")
+        return order.id
+
+    Order.ends = (place, KeyboardInterrupt)
+
+    @app.job(app.queue("orders"), key=key_of)
+    def ship(order: Order) -> str:
+        return order.id
+
+    attributes = {JOB_ATTRIBUTE: Attribute("ship")}
+    queue = app.runtime().engine.queues.open("orders")
+    queue.send([Entry(body=f'{{"id":"{name}"}}', attributes=attributes) for name in ("bad", "good")])
+    _, told = finished(app)
+    (letter,) = told.of("malformed")
+    assert letter.detail["summary"] == "Reading it raised KeyboardInterrupt."
+    assert ship.look("good").result == "good"
+    app.close()
+
+
+@pytest.mark.slow
+def test_the_command_goes_on_after_a_type_that_raises_a_ctrl_c(tmp_path: Path) -> None:
+    (tmp_path / "shop_app.py").write_text(CTRL_C)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    def run(*code: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", *code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+
+    sent = run("import shop_app; shop_app.fill()")
+    assert (sent.returncode, sent.stderr) == (0, "")
+    worker = run("from onefold.cli.main import main; main()", "worker", "shop_app:app", "--until-empty")
+    assert "done 1" in worker.stdout
+    assert "dead 1" in worker.stdout
+    assert "Reading it raised KeyboardInterrupt." in worker.stderr
+    assert "Traceback" not in worker.stderr
+
+
+CTRL_C = """
+import os
+from dataclasses import dataclass
+import onefold
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import JOB_ATTRIBUTE, Attribute
+
+app = onefold.App("shop", url="sqlite:///shop.db")
+
+@dataclass
+class Order:
+    id: str
+
+    def __post_init__(self) -> None:
+        if self.id == "bad":
+            raise KeyboardInterrupt
+
+@app.job(app.queue("orders"), key="{id}")
+def ship(order: Order) -> str:
+    return order.id
+
+def fill() -> None:
+    attributes = {JOB_ATTRIBUTE: Attribute("ship")}
+    bodies = [f'{{"id":"{name}"}}' for name in ("bad", "good")]
+    app.runtime().engine.queues.open("orders").send([Entry(body=body, attributes=attributes) for body in bodies])
+    app.close()
+"""
+
+
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, KeyboardInterrupt])
+def test_a_probe_that_ends_the_program_has_not_answered(kind: type[BaseException], tmp_path: Path) -> None:
+    app = onefold.App("shop", url=f"sqlite:///{tmp_path / 'shop.db'}")
+
+    def ask(order: dict[str, str]) -> onefold.NotDone:
+        raise kind
+
+    @app.job(app.queue("orders"), key="{id}", on_unknown=ask, retry=onefold.Retry(base="0s"))
+    def ship(order: dict[str, str]) -> str:
+        if order["id"] == "bad":
+            raise onefold.OutcomeUnknown("the line went dead")
+        return order["id"]
+
+    for name in ("bad", "good"):
+        ship.send({"id": name})
+    _, told = finished(app)
+    asked = [event.detail["summary"] for event in told.of("retry") if event.detail["error"] == "ProbeFailed"]
+    assert set(asked) == {f"The probe failed: {kind.__name__}: {kind.__name__}"}
+    assert 1 <= len(asked) <= 10  # as often as the queue delivers it
+    assert ship.look("good").result == "good"
+    app.close()

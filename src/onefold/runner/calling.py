@@ -11,9 +11,7 @@ treated as "not done".
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from msgspec.structs import replace
 
 from onefold import errors, forks
-from onefold.interrupts import is_of_a_signal, let_through, stems_from_signal
+from onefold.interrupts import ENDING, is_of_a_signal, let_through, may_be_ctrl_c, stems_from_signal
 from onefold.record import delivery as outcomes
 from onefold.record.decisions import ProbeAnswer
 from onefold.record.delivery import Failed, LeaseGone, Unstorable
@@ -53,7 +51,7 @@ def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Outcom
     except BaseException as error:
         if forks.generation() != born:
             leave_child(error)
-        if isinstance(error, KeyboardInterrupt) and _by_a_person():
+        if isinstance(error, KeyboardInterrupt) and may_be_ctrl_c():
             raise  # Ctrl-C stops the process, not only this run
         ctx.raised = error
         return raised(job, error, clock, called=ctx.is_called)
@@ -102,12 +100,6 @@ async def invoked_async(job: Job[Any, Any], payload: Any, ctx: Context, born: in
     return value
 
 
-def _by_a_person() -> bool:
-    """Whether a KeyboardInterrupt may come from Ctrl-C: it can only in the main thread, unless SIGINT is handled."""
-    is_main = threading.current_thread() is threading.main_thread()
-    return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 def leave_child(error: BaseException | None) -> NoReturn:
     """End a forked child process in which the handler returned or raised: its parent reports the run's outcome."""
     code: object = error.code if isinstance(error, SystemExit) else None if error is None else 1
@@ -126,7 +118,9 @@ def returned(job: Job[Any, Any], value: object, ctx: Context) -> Outcome:
             result = job.rules.payload.encode_result(value)
         except errors.PayloadError as error:
             return _unsent(job, value) or _unstorable("", error)
-        except Exception as error:  # noqa: BLE001 - a result's own methods may raise anything; the effect has happened anyway
+        except (Exception, *ENDING) as error:  # a result's own methods may raise anything; it took effect
+            if not isinstance(error, Exception) and is_of_a_signal(error):
+                raise
             if is_last or not is_of_a_signal(error):  # a time limit came too late: the handler has returned
                 return _unsent(job, value) or _unstorable(
                     f"The result could not be encoded: {type(error).__name__}: ", error
@@ -166,7 +160,7 @@ def _unsent(job: Job[Any, Any], value: object) -> Outcome | None:
     return Failed(kind="permanent", error="UsageError", summary=what)
 
 
-def _unstorable(why: str, error: Exception) -> Outcome:
+def _unstorable(why: str, error: BaseException) -> Outcome:
     return Unstorable(summary=f"{why}{kept_text(error)}"[:500])
 
 
@@ -214,9 +208,11 @@ def probe(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Probe
         if hasattr(found, "__await__"):
             found = run_coroutine(found)
         return job.probe_answer(found)
-    except Exception as error:  # noqa: BLE001 - see above
+    except (Exception, *ENDING) as error:  # see above
         if job.policy.is_call:
             let_through(error)  # the call is made in its caller's thread
+        if not isinstance(error, Exception) and (job.policy.is_call or is_of_a_signal(error)):
+            raise
         ctx.raised = error
         return unanswered(error, clock.now_ms())
 
