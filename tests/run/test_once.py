@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from decimal import Decimal
 from typing import Any, cast
 
@@ -859,6 +860,27 @@ def test_a_coroutine_that_awaits_its_own_call_is_refused_at_once(guard: Callable
     assert asyncio.run(charge("o-1")) == "charged"
 
 
+def test_a_call_in_a_thread_that_has_the_context_of_its_own_call_is_refused_at_once(
+    guard: Callable[..., Any], clock: Watched
+) -> None:
+    said: list[str] = []
+
+    def work(order: str) -> str:
+        with ThreadPoolExecutor(1) as pool:
+            said.append(str(pool.submit(copy_context().run, charge, order).exception(PATIENCE_S)))
+        return str(asyncio.run(beside(order)))
+
+    async def beside(order: str) -> str:
+        with pytest.raises(onefold.errors.UsageError, match="within its own call"):
+            await asyncio.to_thread(charge, order)
+        return "charged"
+
+    charge = guard(work)
+    assert charge("o-1") == "charged"
+    assert said[0].startswith("charge 'o-1' was called from within its own call.")
+    assert clock.waits == []
+
+
 def test_a_call_in_another_thread_that_its_own_call_waits_for_ends(guard: Callable[..., Any], clock: Watched) -> None:
     clock.jumps = True
     with ThreadPoolExecutor(1) as pool:
@@ -871,6 +893,7 @@ def test_a_call_in_another_thread_that_its_own_call_waits_for_ends(guard: Callab
     assert said.startswith("charge 'o-1' is already running in another call (owner ")
     assert "has waited 2s for it. That call is in this process and may itself be waiting for this one." in said
     assert "wait longer" not in said
+    assert "contextvars.copy_context().run" in said
 
 
 def generated(order: str) -> Iterator[int]:

@@ -144,7 +144,8 @@ def running(
         if own:
             meaning += " That call is in this process and may itself be waiting for this one."
             todo = (
-                "Try again later. Two calls that wait for each other never end: make them in the same order everywhere."
+                "Try again later. Two calls that wait for each other never end: make them in the same order everywhere, and"
+                " start threads of a call with its context (contextvars.copy_context().run): then it is known at once."
             )
     stopped = ""
     if found.stopped is not None:
