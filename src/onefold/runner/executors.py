@@ -259,6 +259,8 @@ class Executors:
         self.free: dict[Lane, int] = dict.fromkeys(self.lanes, 0)
         self.running: set[Execution] = set()
         self.units = 0
+        self._over: list[Callable[[], None]] = []
+        self._collecting = threading.Lock()
 
     def _make_tasks(self, count: int) -> Lane:
         from onefold.runner.tasks import Tasks  # imported, with asyncio, only if a job is a coroutine
@@ -274,6 +276,19 @@ class Executors:
         """End all lanes. `wait`: nothing is running, so end gracefully; otherwise abandon what runs."""
         for lane in self.lanes:
             lane.end(wait=wait)
+
+    def leave(self, over: Callable[[], None]) -> None:
+        """After `end`, for handlers that it abandoned: call `over` when the last of them has returned, in its thread."""
+        self._over.append(over)
+        self._look_at_left()
+
+    def _look_at_left(self) -> None:
+        with self._collecting:
+            self.collect()
+            left = [run for run in self.running if self.way_of(run.job)[0] is not self._children]  # which are killed
+            over = self._over.pop() if self._over and not left else None
+        if over is not None:
+            over()
 
     def way_of(self, job: Job[Any, Any]) -> tuple[Lane, bool]:
         """The lane of a job's runs, and whether they go in groups.
@@ -350,4 +365,6 @@ class Executors:
 
     def _report(self, done: LaneReport) -> None:
         self.done.append(done)
+        if self._over:
+            self._look_at_left()
         self._woken()

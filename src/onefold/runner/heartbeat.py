@@ -375,8 +375,8 @@ class Beside:
         )
         reported = self._reports.thread_failed
         self._watching = Periodic("watchdog", self._watchdog.look, self._clock, self._failed, reported)
-        self._mark = mark
-        self.heartbeat = heartbeat_of(runner, executors.stop, lease_ms, self._failed, mark)
+        self._mark = None if mark is None else _WorkersMark(mark)
+        self.heartbeat = heartbeat_of(runner, executors.stop, lease_ms, self._failed, self._mark)
         self._threads = [self._watching, self.heartbeat]
         self.maintain = maintain
         if maintain is not None:
@@ -399,7 +399,12 @@ class Beside:
         """End all threads after their present calls; `wait` for these, when nothing is in flight any more."""
         for thread in self._threads:
             thread.end(wait=wait)
-        if wait and self._mark is not None:
+        if wait:
+            self.end_mark()
+
+    def end_mark(self) -> None:
+        """Show other processes no longer that leases are needed here: no handler runs any more."""
+        if self._mark is not None:
             self._mark.close()
 
     def watch(self, timeout_ms: int) -> None:
@@ -415,6 +420,28 @@ class Beside:
             self._reports.busy(error)
             return _BUSY_MS
         return MAINTAIN_MS
+
+
+class _WorkersMark:
+    """A mark that stays closed, although the heartbeat's last beat may come later."""
+
+    def __init__(self, mark: RenewalMark) -> None:
+        self._mark = mark
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self.is_busy = mark.is_busy
+
+    def renewed(self, at_ms: int) -> None:
+        """As `RenewalMark.renewed`; nothing after `close`."""
+        with self._lock:
+            if not self._is_closed:
+                self._mark.renewed(at_ms)
+
+    def close(self) -> None:
+        """As `RenewalMark.close`, for good."""
+        with self._lock:
+            self._is_closed = True
+            self._mark.close()
 
 
 def _is_performed(run: Execution) -> bool:

@@ -159,6 +159,8 @@ class Worker:
                 self._hooks.stop("worker")
             reports.end_sinks()
             self._hurry(None)  # the program may go on without this worker
+            if not in_good_order:
+                executors.leave(self._beside.end_mark)
         if self._beside.fault is not None:
             raise self._beside.fault
         return ExitReport(code=3 if left else 0, left=left, counts=self.snapshot(), not_taken=self._poller.not_taken)
