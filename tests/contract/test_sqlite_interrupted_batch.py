@@ -21,7 +21,6 @@ PATIENCE_S = 30.0
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, errors.TransientError])
-@pytest.mark.timeout(120)
 def test_what_others_are_told_of_a_shared_transaction_is_so(tmp_path: Path, raised: type[BaseException]) -> None:
     """The signal comes at every entry of a Python function in the thread that performs the batch, one after the other."""
 

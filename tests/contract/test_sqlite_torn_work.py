@@ -68,7 +68,6 @@ def performed_by_another(engine: Database) -> Iterator[Callable[[], None]]:
         assert not thread.is_alive()
 
 
-@pytest.mark.timeout(120)
 def test_what_was_written_for_who_was_torn_away_can_be_read(tmp_path: Path) -> None:
     engine = Database(str(tmp_path / "a.db"), SystemClock())
     engine.write(lambda connection: connection.execute("CREATE TABLE t (who)"))
@@ -81,7 +80,6 @@ def test_what_was_written_for_who_was_torn_away_can_be_read(tmp_path: Path) -> N
     engine.close()
 
 
-@pytest.mark.timeout(120)
 def test_a_claim_that_another_thread_made_for_a_torn_call_is_given_back(tmp_path: Path) -> None:
     called: list[str] = []
     path = str(tmp_path / "r.db")
@@ -99,7 +97,6 @@ def test_a_claim_that_another_thread_made_for_a_torn_call_is_given_back(tmp_path
     engines.close()
 
 
-@pytest.mark.timeout(120)
 def test_an_answer_does_not_wait_for_the_turn_of_whoever_comes_next(tmp_path: Path) -> None:
     """Another thread performs the work for longer than the turn is waited for, and keeps the turn afterwards."""
     engine = Database(str(tmp_path / "a.db"), SystemClock(), settings=FileSettings(busy_ms=50))

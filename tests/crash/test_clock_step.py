@@ -94,7 +94,6 @@ def office(tmp_path: Path) -> Iterator[Office]:
     one.close()
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.slow
 @pytest.mark.parametrize("newcomer", [False, True], ids=["both-ran", "one-came-later"])
 def test_a_clock_set_forward_starts_nothing_again(office: Office, newcomer: bool) -> None:
@@ -118,7 +117,6 @@ def test_a_clock_set_forward_starts_nothing_again(office: Office, newcomer: bool
     assert office.query("SELECT crashes_total, fence FROM onefold_record WHERE key = 'long-1'") == [(0, 1)]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.slow
 def test_a_clock_set_back_hides_nothing_from_workers_that_run(office: Office) -> None:
     office.start()
@@ -131,7 +129,6 @@ def test_a_clock_set_back_hides_nothing_from_workers_that_run(office: Office) ->
     assert [one for one in office.started() if one != "fourth"] == ["first", "second", "third"]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.slow
 def test_a_clock_set_back_hides_nothing_from_workers_that_come_later(office: Office) -> None:
     office.send("post", "first", "second")

@@ -376,7 +376,6 @@ def test_a_reading_thread_that_ends_beside_a_fork_does_not_undo_it(tmp_path: Pat
         one.close()
 
 
-@pytest.mark.timeout(200)
 def test_a_fork_lets_a_transaction_that_wants_to_fork_itself_go_first(tmp_path: Path) -> None:
     engine = engine_on(tmp_path / "a.db", 60_000)
     begun, codes = threading.Event(), list[int]()
@@ -489,7 +488,6 @@ def test_a_fork_waits_once_for_several_transactions(tmp_path: Path, monkeypatch:
         engine.close()
 
 
-@pytest.mark.timeout(200)
 def test_a_fork_holds_nothing_while_it_waits_for_a_transaction(tmp_path: Path) -> None:
     """Otherwise the transaction's thread, which also writes to another file, waits for the fork that waits for it."""
     first, second = engine_on(tmp_path / "a.db", 1_000), engine_on(tmp_path / "b.db", 1_000)
@@ -516,7 +514,6 @@ def test_a_fork_holds_nothing_while_it_waits_for_a_transaction(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 def test_a_fork_under_alarms_that_raise_harms_nobody_and_loses_no_alarm(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "tests.crash.forked_alarmed", str(tmp_path / "a.db")],

@@ -96,7 +96,7 @@ def send_back(session: AdminSession) -> int:
 
 @pytest.mark.slow
 @pytest.mark.soak
-@pytest.mark.timeout(0 if SOAK else 240)
+@pytest.mark.timeout(0 if SOAK else 300)
 def test_groups_are_sent_back_in_order_while_messages_arrive(tmp_path: Path) -> None:
     yard = Yard(tmp_path)
     try:

@@ -110,7 +110,6 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("least", "most", "share"),
     [(10, 60_000, 0.4), (2_000, 5_000, 0.2), (400_000, 700_000, 0.3)],
@@ -130,7 +129,6 @@ def test_a_full_disk_is_worked_off_and_filled_again(disk: Disk, least: int, most
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_small_messages_whose_records_take_more_than_they_did_are_all_finished(disk: Disk) -> None:
     accepted = disk.fill_with_small()
     assert accepted > 3_000, "it refused too early"  # some 500 bytes each, which is a fifth of the disk

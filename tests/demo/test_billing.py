@@ -26,7 +26,6 @@ def demo(tmp_path: Path, *options: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_every_account_has_one_statement_a_month_although_processes_are_killed(tmp_path: Path) -> None:
     code, found = demo(tmp_path, "--kills", "8", "--falls", "3", "--seed", "5")
     assert found["faults"] == []
@@ -43,7 +42,6 @@ def test_every_account_has_one_statement_a_month_although_processes_are_killed(t
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_ticks_with_two_keys_bill_every_account_twice_and_the_demo_says_so(tmp_path: Path) -> None:
     code, found = demo(tmp_path, "--kills", "0", "--falls", "0", "--plant", "two-keys")
     assert code == 1

@@ -42,7 +42,7 @@ PREFIX = "m-"
 MACHINE = f"{PREFIX}mapshop-enrich"
 PATIENCE = 600  # looks, a tenth of a second apart
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 Json = dict[str, Any]
 

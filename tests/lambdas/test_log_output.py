@@ -39,7 +39,6 @@ def test_lines_come_as_they_were_said(pipe: tuple[int, int]) -> None:
     assert _rest(pipe[0]) == "one\n\ngrößer\n\\ud800\n".encode()
 
 
-@pytest.mark.timeout(60)
 def test_a_reader_that_stands_still_holds_up_nobody_and_learns_what_it_missed(pipe: tuple[int, int]) -> None:
     output = LogOutput(pipe[1], patience_ms=1)
     for _ in range(200):
@@ -52,7 +51,6 @@ def test_a_reader_that_stands_still_holds_up_nobody_and_learns_what_it_missed(pi
     assert text == f"\n... {200 - whole} lines of the log were dropped: nobody read them\nafter\n"
 
 
-@pytest.mark.timeout(60)
 def test_a_reader_that_is_slow_misses_nothing(pipe: tuple[int, int]) -> None:
     taken: list[bytes] = []
 
@@ -80,7 +78,6 @@ def test_a_reader_that_has_left_ends_nothing(pipe: tuple[int, int]) -> None:
     os.close(pipe[1])
 
 
-@pytest.mark.timeout(60)
 def test_a_descriptor_that_does_not_block_drops_too(pipe: tuple[int, int]) -> None:
     os.set_blocking(pipe[1], False)
     output = LogOutput(pipe[1], patience_ms=1)

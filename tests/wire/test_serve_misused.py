@@ -65,7 +65,6 @@ def test_names_of_this_machine_have_no_case() -> None:
     assert not is_loopback("LOCALHOST.example.com")
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("reader", ["stands still", "has left"])
 def test_a_log_that_nobody_reads_holds_up_no_request_and_no_end(tmp_path: Path, reader: str) -> None:
     (tmp_path / "h.py").write_text(HANDLER)
@@ -92,7 +91,6 @@ def test_a_log_that_nobody_reads_holds_up_no_request_and_no_end(tmp_path: Path, 
                 os.close(reading)
 
 
-@pytest.mark.timeout(60)
 def test_a_signal_that_keeps_coming_changes_nothing_about_the_end() -> None:
     command = [sys.executable, "-m", "onefold", "serve", "--memory", "--port", "0", "--json"]
     for _ in range(3):
