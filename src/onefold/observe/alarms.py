@@ -34,7 +34,7 @@ DRAIN_PARTS: Final = 2  # a backlog is too large if working it off takes longer 
 STALLED_MS: Final = 30 * MINUTE_MS
 IN_FLIGHT_RATIO: Final = 0.8  # of 120,000: 96,000
 TICK_LATE_MS: Final = 15 * MINUTE_MS  # our choice: a tick that is this late counts as missing
-LEASES_LOST_MAX: Final = 3  # in an hour; more page somebody
+LEASES_LOST_MAX: Final = 3  # in an hour; if there are more, somebody is paged
 REFUSED_MIN: Final = 3  # ticks that their queue did not accept, in 15 minutes
 RECEIVES: Final = 3  # receives of the 99th percentile of messages
 ERRORS_PERCENT: Final = 1
@@ -81,7 +81,7 @@ class Alarm(Struct, frozen=True, kw_only=True):
 
     @property
     def again_ms(self) -> int | None:
-        """How often it is reported again while it is on, at least `AGAIN_MS`; None: not at all."""
+        """How often it is reported again while it is on, at least `AGAIN_MS`; None if it is not."""
         return AGAIN_EVERY_MS[self.severity]
 
     def command(self, app: str, subject: str) -> str:
@@ -259,7 +259,7 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
             first="onefold status {app}",
             steps="Run it on the worker's own host, as its user: the error names what refuses. Renew the login, or give the "
             "role its rights back; the worker goes on by itself, and needs no restart unless its login is in its URL.",
-            aws="not there: a worker without credentials cannot tell AWS. The worker's log says `engine-unreachable`, "
+            aws="not there: a worker without credentials cannot report to AWS. The worker's log says `engine-unreachable`, "
             "its `/readyz` answers 503, `EngineFailingAge` of `--emf` goes up; "
             "`stalled` of the queue begins after half an hour",
             sides=("prometheus",),
@@ -393,7 +393,7 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
             meaning="A run lost its lease; somebody else may have run the same operation meanwhile. Nothing of it was "
             "recorded.",
             causes="A machine that was frozen: full memory, a paused virtual machine, a handler that holds the "
-            "interpreter; a store that was away for longer than a lease.",
+            "interpreter; a store that did not answer for longer than a lease.",
             first="onefold stuck {app}",
             steps="Compare the job's timeout with its runs. Look for machines that freeze: full memory, a paused "
             "virtual machine, a handler that holds the interpreter.",
@@ -464,13 +464,13 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
         ),
         Alarm(
             name="reconcile-late", severity="page", of="runs",
-            condition="time since the start of the oldest run that nobody has found right",
-            threshold="twice the reconciliation's `after`", clear="it was looked at and agrees", clear_ms=0,
-            meaning="Nobody has looked, or every look failed: whether the run is complete is not known.",
+            condition="time since the start of the oldest run that no check has found correct",
+            threshold="twice the reconciliation's `after`", clear="it was checked and agrees", clear_ms=0,
+            meaning="No check was made, or every check failed: whether the run is complete is not known.",
             causes="No worker receives the reconciliation's queue, or its check raises.",
             first="onefold runs list {app}",
             steps="Is a worker running that receives the reconciliation's queue? Run `onefold reconcile RUN` by hand.",
-            aws="not there: when nobody looks, nothing is counted. `onefold watch` with the app's `aws://` URL "
+            aws="not there: without a check nothing is counted. `onefold watch` with the app's `aws://` URL "
             "evaluates it",
             sides=("embedded", "prometheus"),
         ),

@@ -191,7 +191,7 @@ def read_prices(text: bytes, region: str) -> Prices:
         text: the content of a file in the form of `prices.json`.
 
     Raises:
-        NotFoundError: the region is missing. UsageError: the form is another, or a price is missing.
+        NotFoundError: the region is missing. UsageError: the text has another form, or a price is missing.
     """
     try:
         found = msgspec.json.decode(text, type=_File)

@@ -1,6 +1,6 @@
 """Metrics for CloudWatch without calling its API: `EmfSink` writes lines in the embedded metric format.
 
-The collector of the lines (Lambda, the CloudWatch agent) makes metrics of them. One line has the counts of one job
+What collects the lines (Lambda, the CloudWatch agent) turns them into metrics. One line has the counts of one job
 and queue since the last one: on Lambda at the end of each batch, in a worker once a minute. The namespace is
 `onefold/<app>`, the dimensions are job and queue and nothing else, so that the number of metrics that AWS bills is bounded;
 outcomes and states are part of the metric's name. The format is AWS's "Specification: Embedded metric format".

@@ -123,8 +123,8 @@ def step(
     """Advance an alarm of one subject to an instant.
 
     Args:
-        incident: the previous one; None: nothing was wrong.
-        sample: the one of this instant; None: the subject is gone, or has no value, which counts as good.
+        incident: the previous one; None if nothing was wrong.
+        sample: the one of this instant; None if the subject is gone or has no value, which counts as good.
         silenced: do not send that it begins or goes on.
 
     Returns:

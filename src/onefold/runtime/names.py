@@ -50,7 +50,7 @@ class Taken(Struct, frozen=True, kw_only=True):
         name: the operations' name. kind: `job`, or `guard` for calls under @once. apps: those that declare the job,
             usually one.
         since_ms: when it was taken or transferred.
-        rule: the rule that made a job's keys when a worker last started; None: not known.
+        rule: the rule that made a job's keys when a worker last started; None if that is not known.
     """
 
     name: str
@@ -69,7 +69,7 @@ _read = reader(Taken, None)
 
 
 def decoded(value: bytes | None) -> Taken | None:
-    """The owner of a name; None: there is none, or another version of onefold wrote a value that is unreadable here."""
+    """The owner of a name; None if it has none, or if another version of onefold wrote a value that is unreadable here."""
     return _read(value) if value is not None else None
 
 

@@ -51,7 +51,7 @@ class Runtime:
         history: what the ledger keeps. app_sinks, hooks: those that the app names.
         records_alone: the URL may be a store for records, which has no queues.
         read_only: nothing is written, so read access to a file is enough.
-        outbox_url: the database with the app's outbox table; None: no outbox.
+        outbox_url: the database with the app's outbox table; None if it has no outbox.
 
     Methods that need the engine open it, and raise as `open` does.
     """
@@ -108,7 +108,7 @@ class Runtime:
         """Open the engine, unless it is open, and create all declared queues; logs a warning for each that differs.
 
         Args:
-            url: another engine than this runtime's own; an open engine stays open.
+            url: an engine other than this runtime's own; an open engine stays open.
             patient: wait for other writers as long as in any call; otherwise only for a moment.
 
         Raises:
@@ -192,7 +192,7 @@ class Runtime:
 
     @property
     def sinks(self) -> Sinks | None:
-        """The sinks of this process's worker or handler; they also get events outside deliveries. None: no worker."""
+        """The sinks of this process's worker or handler; they also get events outside deliveries. None if it has neither."""
         return self._here().sinks
 
     def attach(self, sinks: Sinks, touch_run: Callable[[str], None]) -> None:
