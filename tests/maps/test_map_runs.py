@@ -120,6 +120,24 @@ def test_malformed_rows_are_quarantined_and_have_failed(tmp_path: Path) -> None:
         assert drive(mill, world).status == "failed"
 
 
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit])
+def test_a_row_whose_key_ends_the_program_is_quarantined(
+    tmp_path: Path, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(row: Row) -> str:
+        if row.id == "3":
+            raise kind
+        return row.id
+
+    with mill_at(tmp_path, tolerated_count=1) as (mill, world):
+        monkeypatch.setattr(mill.map.key, "_find", find)
+        maps.start(mill.app, "grind", run=RUN, items=mill.file(5), turns=False)
+        found = drive(mill, world)
+        assert (found.status, found.done, found.malformed) == ("succeeded", 4, 1)
+        (told,) = maps.quarantine(mill.app.runtime().engine, RUN)
+        assert told.reason.startswith(f"Reading it raised {kind.__name__}: ")
+
+
 def test_rows_that_are_all_malformed_fail_the_run(tmp_path: Path) -> None:
     with mill_at(tmp_path, tolerated_percent=99) as (mill, world):
         maps.start(mill.app, "grind", run=RUN, items=mill.file(3, bad={0: "a", 1: "b", 2: "c"}), turns=False)

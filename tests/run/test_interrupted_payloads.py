@@ -269,6 +269,33 @@ def fill() -> None:
 """
 
 
+class Sour:
+    """A result whose own methods end the program while it is encoded."""
+
+    def __init__(self, kind: type[BaseException]) -> None:
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        raise self.kind
+
+
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, KeyboardInterrupt])
+def test_a_result_that_ends_the_program_is_held_for_a_person(kind: type[BaseException], tmp_path: Path) -> None:
+    app = onefold.App("shop", url=f"sqlite:///{tmp_path / 'shop.db'}")
+
+    @app.job(app.queue("orders"), key="{id}")
+    def ship(order: dict[str, str]) -> object:
+        return Sour(kind) if order["id"] == "bad" else order["id"]
+
+    for name in ("bad", "good"):
+        ship.send({"id": name})
+    _, told = finished(app)
+    (held,) = told.of("held")
+    assert str(held.detail["summary"]).startswith(f"The result could not be encoded: {kind.__name__}: ")
+    assert ship.look("good").result == "good"
+    app.close()
+
+
 @pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, KeyboardInterrupt])
 def test_a_probe_that_ends_the_program_has_not_answered(kind: type[BaseException], tmp_path: Path) -> None:
     app = onefold.App("shop", url=f"sqlite:///{tmp_path / 'shop.db'}")

@@ -348,14 +348,23 @@ def test_a_result_that_cannot_be_stored_is_parked(guard: Callable[..., Any], sto
 class Sour:
     """A result whose own methods fail while it is encoded."""
 
+    kind: type[BaseException] = RuntimeError
+
     def __repr__(self) -> str:
-        raise RuntimeError("no form today")
+        raise self.kind("no form today")
 
 
 @pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit, GeneratorExit])
 def test_a_result_whose_own_methods_raise_is_parked(
-    guard: Callable[..., Any], store: Store, clock: Watched, is_async: bool
+    guard: Callable[..., Any],
+    store: Store,
+    clock: Watched,
+    is_async: bool,
+    kind: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(Sour, "kind", kind)
     calls: list[str] = []
 
     def work(order: str) -> object:

@@ -29,7 +29,7 @@ from onefold.codec import payload_type
 from onefold.contracts import store as records
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import Ask, Claimed, Complete, Completed, Conflict, Held, Running, Unknown, Unreadable
-from onefold.interrupts import ignored, is_of_a_signal, let_through, stems_from_signal
+from onefold.interrupts import ENDING, ignored, is_of_a_signal, let_through, stems_from_signal
 from onefold.options import check_choice
 from onefold.record import decisions, guard
 from onefold.record.attempt import Commit, Facts
@@ -407,7 +407,7 @@ class GuardedFunction:
     def _record(self, begun: Begun, value: object) -> None:
         try:
             result = self._result.encode_result(value)
-        except Exception as raised:  # noqa: BLE001 - a result's own methods may raise anything
+        except (Exception, *ENDING) as raised:  # noqa: BLE001 - a result's own methods may raise anything
             error = once_reports.unencoded(raised)
             if isinstance(value, once_reports.LAZY):
                 error = once_reports.lazy_result(self.name, value)

@@ -79,11 +79,11 @@ def not_recorded(key: RecordKey, error: errors.PayloadError) -> errors.PayloadEr
     )
 
 
-def unencoded(error: Exception) -> errors.PayloadError:
+def unencoded(error: BaseException) -> errors.PayloadError:
     """The error for what an encoder raised. A result's own methods may raise anything; the effect has happened anyway.
 
     Raises:
-        Exception: `error` itself, if a signal handler raised it.
+        BaseException: `error` itself, if a signal handler raised it.
     """
     let_through(error)
     if isinstance(error, errors.PayloadError):
