@@ -167,6 +167,15 @@ def shown_url(url: str) -> str:
     return repr(f"{scheme}://{host[1] if host else ''}...")
 
 
+def database_of(url: str) -> str:
+    """A URL that has opened a database, without its login and options: what says which database it is.
+
+    Where the text is not plainly one, as `shown_url`.
+    """
+    parts = re.fullmatch(r"([A-Za-z][\w+.-]{0,30}://)(?:[^@/?#]{0,500}@)?([\w.:-]{0,300}/[\w./-]{0,300})(?:\?.*)?", url)
+    return shown_url(url).strip("'") if parts is None else parts[1] + parts[2]
+
+
 def _masked(text: str, levels: int) -> str:
     if re.search(_HINT, text) is None:
         return text

@@ -37,10 +37,12 @@ class Registry:
         queues, jobs, schedules, maps, reconcilers, buses, pipes: what was declared, by name.
         aliases: earlier names of jobs, each with the job's name.
         alarms: where alarms are sent; None if that is not declared.
+        command_name: the app on a command line; a placeholder where no command has named it.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.command_name = "MODULE:APP"
         self.queues: dict[str, Queue] = {}
         self.jobs: dict[str, Job[Any, Any]] = {}
         self.aliases: dict[str, str] = {}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.admin import jobs, queues, status, stuck, why
+from onefold.admin import jobs, queues, status, status_warnings, stuck, why
 from onefold.admin.session import AdminSession, SessionJobs, jobs_of, open_session
 from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
@@ -141,7 +141,7 @@ def test_a_queue_that_was_renamed_is_named_where_queues_have_a_prefix(
         with closing(open_session(place + prefix, actor="person:ada", jobs=jobs_of(after))) as session:
             found = [one for one in status.status(session).warnings if one.code == "no-receiver"]
             assert [one.queue for one in found] == expected
-            assert status.waiting_in_vain(session) == found
-            assert status.left_behind(session) == [], "a worker that starts may not list queues"
+            assert status_warnings.waiting_in_vain(session) == found
+            assert status_warnings.left_behind(session) == [], "a worker that starts may not list queues"
             assert all(one.text.startswith("About 1 message is in queue payouts, on which this app") for one in found)
         after.close()

@@ -42,15 +42,16 @@ def mode(path: Path) -> int:
 
 
 def test_an_engine_makes_its_files_and_folders_for_its_user_alone(tmp_path: Path) -> None:
-    engine = open_at(tmp_path / "new" / "deeper" / "shop.db")
+    folder = tmp_path / ".onefold"  # the only one that is made
+    engine = open_at(folder / "shop.db")
     try:
         engine.appear()
         engine.queues.create(QueueSettings(name="orders"))
         engine.queues.open("orders").send([Entry(body="x")])
-        made = sorted((tmp_path / "new").rglob("*"))
+        made = sorted(folder.rglob("*"))
         names = {one.name for one in made}
-        assert {"deeper", "shop.db", "shop.db-wal", "shop.db-shm", "shop.db.owners", "owner-1"} <= names
-        for one in [tmp_path / "new", *made]:
+        assert {"shop.db", "shop.db-wal", "shop.db-shm", "shop.db.owners", "owner-1"} <= names
+        for one in [folder, *made]:
             assert mode(one) == (0o700 if one.is_dir() else 0o600), one
         assert engine.check() == []
     finally:

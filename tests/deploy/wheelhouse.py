@@ -39,7 +39,7 @@ def repack(name: str, folder: Path) -> Path:
     assert wheel_text is not None
     tags = [line.removeprefix("Tag: ") for line in wheel_text.splitlines() if line.startswith("Tag: ")]
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{found.version}-{tags[0]}.whl"
+    path = folder / f"{name.replace('-', '_')}-{found.version}-{tags[0]}.whl"
     with zipfile.ZipFile(path, "w") as wheel:
         for file in found.files or []:
             if file.suffix != ".pyc" and ".." not in file.parts:

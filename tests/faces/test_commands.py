@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import shutil
 import sqlite3
 import sys
@@ -56,6 +57,13 @@ def test_every_command_has_help_an_example_and_json(words: tuple[str, ...]) -> N
     assert "Exit codes: 0" in result.output
     if words[0] != "demo":  # whose options all have defaults: the command itself is the example
         assert f"  onefold {' '.join(words)}" in result.output.partition("Example")[2]
+
+
+def test_help_breaks_no_option_and_no_value_at_a_hyphen() -> None:
+    for words in (["dlq", "redrive"], ["serve"], ["lambda"]):
+        helped = CliRunner().invoke(program, [*words, "--help"], prog_name="onefold", terminal_width=80).output
+        assert not [line for line in helped.splitlines() if re.search(r"\w-$", line)], helped
+        assert "\u2011" not in helped
 
 
 def test_the_list_of_commands_is_what_their_own_help_says() -> None:
@@ -486,7 +494,7 @@ def test_status_says_what_needs_a_person(shell: Shell) -> None:
     shell.send("l", "Atlantis", job="pick")
     shell.work()
     drawn = shell("status", "shop:app")
-    assert "! 1 message of careful held" in drawn
+    assert "! 1 operation of careful held" in drawn
     assert "  onefold held list shop:app" in drawn
     assert "! Group Atlantis of lines.fifo is stopped" in drawn
     assert max(len(line) for line in drawn.splitlines()[1:]) <= 80  # the file's whole path is never broken

@@ -7,12 +7,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 
 import onefold
 from onefold.admin import maps
+from onefold.cli import main
+from onefold.cli.program import COMMANDS
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
 from tests.faces.conftest import Shell
@@ -168,6 +172,63 @@ def test_looking_where_nothing_was_sent_makes_no_file_and_says_where_it_looked(s
         assert f"There is no file {there} yet." in said
         assert "A relative path starts at the folder that a process runs in." in said
         assert not there.parent.exists()
+
+
+def read_only_commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Each command that only looks, by its words."""
+    found: list[tuple[tuple[str, ...], click.Command]] = [
+        ((name,), getattr(import_module(module), attribute)) for name, (module, attribute, _) in COMMANDS.items()
+    ]
+    while found:
+        words, command = found.pop()
+        if isinstance(command, click.Group):
+            found += [((*words, name), one) for name, one in command.commands.items()]
+        elif getattr(command, "read_only", False):
+            yield words, command
+
+
+def test_no_command_that_only_looks_makes_a_file_or_folder(shell: Shell) -> None:
+    url, looked_at = f"sqlite:///{shell.folder}/mispelt/shop.db", 0
+    for words, command in read_only_commands():
+        forms = [str(one.metavar) for one in command.params if isinstance(one, click.Argument)]
+        if len(forms) != 1 or not forms[0].endswith("[APP]"):
+            continue
+        given = ["2026-06-01" for _ in forms[0].split()[:-1] if not _.startswith("[")]
+        has_url = any(one.name == "url" for one in command.params)
+        for target in (["shop:app"], *([["--url", url]] if has_url else [])):
+            main.run([*words, *given, *target])
+            looked_at += 1
+    assert looked_at > 20
+    left = {one.relative_to(shell.folder).parts[0] for one in shell.folder.rglob("*")}
+    assert left - {"__pycache__"} == {"shop.py", "down"}
+
+
+def test_a_misspelt_folder_is_not_made(shell: Shell) -> None:
+    place = shell.folder / "mispelt" / "records.db"
+    with pytest.raises(onefold.errors.StorageError) as caught:
+        onefold.store(f"sqlite:///{place}")
+    assert str(place.parent) in caught.value.what
+    assert "misspelt, or a volume is not mounted" in caught.value.meaning
+    assert caught.value.todo == f"Correct the URL, or make the folder: mkdir -p {place.parent}"
+    text = (shell.folder / "shop.py").read_text().replace('App("shop")', f'App("shop", url="sqlite:///{place}")')
+    (shell.folder / "other.py").write_text(text)
+    for words in (
+        ("worker", "other:app", "--until-empty"),
+        ("status", "other:app"),
+        ("scheduler", "other:app", "--once"),
+    ):
+        shell.fails(*words)
+        assert not place.parent.exists()
+    place.parent.mkdir()
+    shell("worker", "other:app", "--until-empty")
+    assert place.exists()
+
+
+def test_the_folder_of_the_default_is_made(shell: Shell) -> None:
+    shell.send("a")
+    assert (shell.folder / ".onefold" / "shop.db").exists()
+    with pytest.raises(onefold.errors.StorageError, match="There is no folder"):
+        onefold.store(f"sqlite:///{shell.folder}/elsewhere/.onefold/shop.db")
 
 
 def test_an_empty_file_stays_empty(shell: Shell) -> None:

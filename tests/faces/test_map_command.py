@@ -205,6 +205,20 @@ def test_a_run_that_is_stopped(shell: Shell) -> None:
     assert "has ended: aborted" in shell("map", "stop", RUN, "mill:app", code=1)
 
 
+def test_a_doubled_row_is_in_the_figures_of_a_run(shell: Shell) -> None:
+    (shell.folder / "in.csv").write_text("id\n1\n2\n1\n")
+    shell("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", RUN, "--detach")
+    shell.work()
+    said = shell("map", "show", RUN, "mill:app")
+    assert re.search(r"items +done +duplicates +failed", said)
+    assert re.search(r"\n +3 +2 +1 +0", said)
+    assert "1 row repeats the key of an earlier row (line 4), answered from its record" in " ".join(said.split())
+    assert re.search(r"\n.*succeeded +3 +2 +1 ", shell("map", "list", "mill:app"))
+    assert "1 row of its source repeats an earlier one, and is no operation of its own" in shell(
+        "runs", "show", RUN, "mill:app"
+    )
+
+
 def test_what_cannot_be_is_said_with_a_way_out(shell: Shell) -> None:
     shell.items(1)
     assert "no map 'grinf'" in shell("map", "start", "grinf", "mill:app", "--items", "in.csv", "--name", "x", code=1)

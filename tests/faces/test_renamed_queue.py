@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import onefold
-from onefold.admin import status, why
+from onefold.admin import status, status_warnings, why
 from onefold.admin.session import AdminSession, jobs_of, open_session
 from onefold.observe.operation_state import QUEUE_RENAMED
 from tests.faces.processes import Commands
@@ -49,7 +49,7 @@ def test_status_and_stuck_name_the_queue_the_job_and_what_to_do(after: AdminSess
         f"1 message for pay is in queue {queue}, on which this app declares no job: its workers do not receive from it. "
         "It is deleted in 3d23h."
     )
-    assert status.waiting_in_vain(after) == [warning]
+    assert status_warnings.waiting_in_vain(after) == [warning]
 
 
 def test_why_says_that_nobody_receives_it(after: AdminSession) -> None:
@@ -67,9 +67,9 @@ def test_messages_of_other_apps_and_of_nobody_are_left_out(tmp_path: Path) -> No
     other.jobs["enter"].send(Payout("p-1"))
     other.close()
     with closing(open_session(url, actor="person:ada", jobs=jobs_of(app_of("transfers", url)))) as session:
-        assert status.waiting_in_vain(session) == []
+        assert status_warnings.waiting_in_vain(session) == []
     with closing(open_session(url, actor="person:ada")) as bare:
-        assert status.left_behind(bare) == [], "without the app nobody knows"
+        assert status_warnings.left_behind(bare) == [], "without the app nobody knows"
 
 
 def enter(payout: Payout) -> None: ...
@@ -83,7 +83,7 @@ def test_dead_letters_of_the_old_queue_are_not_messages_that_wait(tmp_path: Path
     with closing(open_session(url, actor="person:ada", jobs=jobs_of(app_of("transfers", url)))) as session:
         (message,) = session.engine.queues.peek("payouts", limit=1)
         session.engine.queues.move([(message.message_id, "payouts-dead", None)])
-        assert status.left_behind(session) == []
+        assert status_warnings.left_behind(session) == []
 
 
 APP = """

@@ -40,6 +40,8 @@ def test_a_tick_is_sent_once_under_its_own_key(shell: Shell) -> None:
         "schedule", "run-now", "monthly_billing", "billing:app", "--tick", "2026-06-01T02:30:00Z"
     )
     assert "was sent already, ahead of its time" in shell.fails("schedule", "run-now", "monthly_billing", "billing:app")
+    (comes,) = shell.json("scheduler", "billing:app", "--once")["next"]
+    assert comes["at"] > planned, "what comes next is not what was sent by hand"
     told = shell("why", "monthly_billing", planned[:10], "billing:app", code=1)
     assert re.search(r"fired .*, by hand, by \S+: for the audit", told), told
     assert "dispatched  nothing yet" in told

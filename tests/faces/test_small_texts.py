@@ -55,6 +55,19 @@ def test_a_long_event_keeps_the_column_of_texts(capsys: pytest.CaptureFixture[st
     assert {line.index("text of" if "text of" in line else "a rule") for line in drawn} == {35}
 
 
+def test_where_two_messages_of_a_key_alternate_each_step_names_its_message(capsys: pytest.CaptureFixture[str]) -> None:
+    events = [("sent", "m-1"), ("sent", "m-2"), ("received", "m-1"), ("started", "m-1"), ("received", "m-1")]
+    steps = [
+        Line(at_ms=0, at="", event=event, text="text", rule=None, message_id=one, actor=None, source="ledger")
+        for event, one in events
+    ]
+    render.draw_steps(steps)
+    told = capsys.readouterr().out
+    assert [told.count(f"message {one}") for one in ("m-1", "m-2")] == [3, 1]
+    render.draw_steps([steps[0], steps[2]])
+    assert "message" not in capsys.readouterr().out, "one message needs no name"
+
+
 def test_errors_of_a_file_have_its_whole_path(shell: Shell) -> None:
     (shell.folder / "bad.db").write_text("no database at all, and long enough for a header" * 10)
     (shell.folder / "folder.db").mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from onefold.admin.session import SessionJobs
 from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import REPAIRED_GROUPS, Change
+from onefold.contracts.store import RecordKey, Unreadable
 from onefold.record.breaker import Breaker
 from onefold.runner.admission import breaker_name
 from tests.faces.office import ACTOR, Open, Order, file_url, open_session
@@ -24,7 +26,7 @@ def codes(there: Open) -> list[str]:
     return [warning.code for warning in status.status(there.session).warnings]
 
 
-def queue_of(there: Open, name: str) -> status.QueueStatus:
+def queue_of(there: Open, name: str) -> queues.QueueStatus:
     (found,) = status.status(there.session, name).queues
     return found
 
@@ -43,6 +45,62 @@ def test_what_waits_is_counted(there: Open) -> None:
     there.session.engine.queues.open("orders").receive(2)
     found = queue_of(there, "orders")
     assert (found.visible, found.in_flight, found.delayed, found.oldest_age_ms) == (3, 2, 1, 3_000)
+
+
+def test_messages_given_back_for_a_later_try_are_not_said_to_be_worked_on(there: Open) -> None:
+    there.office.ill["a"] = onefold.TransientError("no answer")
+    there.office.book.send(Order("a"))
+    there.world.run()
+    there.office.book.send_many([Order("b"), Order("c")])
+    there.session.engine.queues.open("orders").receive(1)
+    found = queue_of(there, "orders")
+    assert (found.visible, found.in_flight, found.to_retry) == (1, 2, 1)
+    assert there.session.engine.queues.depth("orders").to_retry == 1
+    there.clock.advance(60_000)
+    assert queue_of(there, "orders").to_retry == 0
+
+
+def test_operations_are_held_and_not_their_duplicates(there: Open) -> None:
+    there.office.ill["p"] = onefold.OutcomeUnknown("no answer")
+    there.office.pay.send_many([Order("p"), Order("p"), Order("p")])
+    there.world.run()
+    assert queue_of(there, "careful").held == 3
+    for session in (there.session, there.without_app()):
+        (warning,) = [one for one in status.status(session).warnings if one.code == "held"]
+        assert warning.text == "1 operation of careful held (3 messages): it is unknown whether its effect happened."
+
+
+def test_records_that_cannot_be_read_are_counted_with_the_way_to_them(
+    there: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = there.session.engine.store
+    read, claim, bad = store.read, store.claim, {RecordKey("", "book", "a"), RecordKey("", "book", "b")}
+
+    def refusing(keys: Any, now_ms: int) -> Any:
+        if bad & set(keys):
+            raise onefold.errors.StorageError("This is not a record.", todo="Give it a prefix.")
+        return read(keys, now_ms)
+
+    def claiming(asks: Any, *args: Any) -> Any:
+        answers = iter(claim([ask for ask in asks if ask.key not in bad], *args))
+        unreadable = Unreadable(what="This is not a record.", meaning="", todo="")
+        return [unreadable if ask.key in bad else next(answers) for ask in asks]
+
+    monkeypatch.setattr(store, "read", refusing)
+    monkeypatch.setattr(store, "claim", claiming)
+    there.office.book.send_many([Order("a"), Order("b"), Order("c")])
+    there.world.run()
+    (warning,) = [one for one in status.status(there.session).warnings if one.code == "record-unreadable"]
+    assert warning.text == (
+        "2 records cannot be read, so nothing runs under their keys and the messages wait, five minutes at a time. "
+        "One is that of book a: This is not a record."
+    )
+    assert warning.todo == "onefold why a"
+    there.office.book.send(Order("d"))
+    there.clock.advance(62_000)
+    assert "nobody-works" in codes(there), "that messages wait for their next try does not hide it"
+    bad.clear()
+    assert codes(there) == ["nobody-works"]
 
 
 def test_what_was_done_is_counted_per_job(there: Open) -> None:

@@ -39,6 +39,22 @@ def suggested(shown: str, beginning: str) -> list[list[str]]:
     return [words_of(line)[1:] for line in lines]
 
 
+def test_a_placeholder_is_the_app_that_was_asked_about() -> None:
+    assert with_target("onefold queue apply MODULE:APP", "shop:app") == "onefold queue apply shop:app"
+    assert "MODULE:APP" in with_target("onefold queue apply MODULE:APP", "--url sqlite:///a.db")
+    both = "Is a worker running? onefold worker <module>:<app>, or onefold relay <module>:<app>"
+    assert with_target(both, "shop:app") == "Is a worker running? onefold worker shop:app, or onefold relay shop:app"
+
+
+def test_a_worker_names_its_app_where_its_queues_differ(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
+    text = "import onefold\napp = onefold.App('odd')\nqueue = app.queue('q', visibility='{}')\n"
+    text += "@app.job(queue, key='{{id}}')\ndef do(order: dict) -> None: ...\n"
+    for name, visibility in (("other", "1m"), ("broken", "2m")):
+        (shell.folder / f"{name}.py").write_text(text.format(visibility))
+        shell("worker", f"{name}:app", "--until-empty")
+    assert "To change them: onefold queue apply broken:app" in caplog.text
+
+
 @pytest.mark.slow
 def test_what_is_suggested_for_odd_keys_can_be_pasted(shell: Shell) -> None:
     (shell.folder / "odd.py").write_text(APP)

@@ -10,7 +10,7 @@ import pytest
 
 import onefold
 from onefold import limits
-from onefold.admin import jobs, status
+from onefold.admin import jobs, status, status_warnings
 from onefold.admin.session import AdminSession, SessionJobs
 from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry
@@ -104,7 +104,7 @@ def test_it_runs_within_moments_once_its_job_is_there() -> None:
         assert done == ["x"]
 
 
-def no_job_warnings(world: World) -> list[status.Warning]:
+def no_job_warnings(world: World) -> list[status_warnings.Warning]:
     return [one for one in status.status(session_of(world)).warnings if one.code == "no-job"]
 
 
@@ -145,7 +145,7 @@ def test_nothing_waits_in_an_empty_queue_whatever_was_noted() -> None:
         )
         value = msgspec.json.encode({"invoice": note})
         session.engine.state.put([Change(f"{orphans.PLACE}orders", value, 0)])
-        assert status.no_job(session, ["orders"]) == []
+        assert status_warnings.no_job(session, ["orders"]) == []
 
 
 def test_what_follows_in_its_group_waits_and_goes_with_it() -> None:

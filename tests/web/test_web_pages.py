@@ -53,7 +53,7 @@ def test_the_first_page_says_what_needs_a_person_and_how_each_queue_is(there: Op
     park(there)
     there.office.book.send(Order("o-2"))
     got = reader.get("/")
-    assert "1 message of careful held" in got.words
+    assert "1 operation of careful held" in got.words
     assert 'href="/dead/orders-dead"' in got.text
     found = reader.get("/api/status").json()
     wanted = plain(status.status(there.session))

@@ -25,7 +25,8 @@ from onefold.maps.jobs import MapJob, MapTurn
 from onefold.maps.mapper import Mapper, halt
 from onefold.maps.rules import REDRIVES_MAX
 from onefold.maps.sources import Position, Source, SourceIdentity, source_of
-from onefold.maps.state import MapState, OtherDriverError
+from onefold.maps.state import MapState, OtherDriverError, Repeats
+from onefold.observe.wording import counted
 from onefold.runner import runs
 from onefold.runner.runs import report_refused, send_reconciliations
 from onefold.runtime.events import Event, Sinks, kept
@@ -49,6 +50,8 @@ class MapProgress(Struct, frozen=True, kw_only=True):
         status: as in `MapState`; if a run sends no more, but sent items still finish: `stopping` if a person stopped it,
             `ending` after too many failures.
         total: items. done, failed, malformed: how many of them. under_way: sent and not over.
+        duplicates: items that repeat the key and contents of an earlier one, and were answered from its record; known when
+            the run is over, until then they count as done.
         pending: not sent and not done. started_at_ms, ended_at_ms: of the run.
         threshold: what is tolerated, in words; empty if the map is not declared.
         remark: a note in addition to its counts; None: none.
@@ -63,6 +66,7 @@ class MapProgress(Struct, frozen=True, kw_only=True):
     failed: int
     malformed: int
     under_way: int
+    duplicates: int = 0
     pending: int
     round: int
     threshold: str
@@ -234,7 +238,7 @@ def redrive(app: App, run: str, *, items: str | None = None, turns: bool = True)
         "status": "running", "ending": None, "failure": None, "ended_at_ms": None, "clearing": True,
         "sent": Position(), "settled": Position(), "children": 0, "settled_children": 0, "done": 0, "failed": 0,
         "malformed": 0, "seen_done": 0, "seen_failed": 0, "earlier": state.seen_done + state.ahead, "passed": 0,
-        "source": location, "identity": identity, "total": total, "round_at_ms": now_ms,
+        "source": location, "identity": identity, "total": total, "round_at_ms": now_ms, "repeats": Repeats(),
     }  # fmt: skip
 
     def write() -> None:
@@ -344,11 +348,12 @@ def _progress(mapping: MapJob | None, state: MapState) -> MapProgress:
     over = state.seen_done + state.seen_failed + state.malformed
     return MapProgress(
         run=state.run, map=state.map, source=state.source, status=_status(state), total=state.total,
-        done=state.seen_done + state.ahead, failed=state.seen_failed, malformed=state.malformed,
-        under_way=max(state.sent.index - over, 0), pending=state.pending - state.ahead, round=state.round,
+        done=state.seen_done + state.ahead - state.repeats.answered, failed=state.seen_failed, malformed=state.malformed,
+        under_way=max(state.sent.index - over, 0), duplicates=state.repeats.answered,
+        pending=state.pending - state.ahead, round=state.round,
         threshold="" if mapping is None else _threshold(mapping), started_at_ms=state.started_at_ms,
         ended_at_ms=state.ended_at_ms, failure=state.failure, results=state.results,
-        remark=None if mapping is None else _remark(mapping, state),
+        remark=_repeated(state.repeats) or (None if mapping is None else _remark(mapping, state)),
     )  # fmt: skip
 
 
@@ -363,6 +368,20 @@ def _threshold(mapping: MapJob) -> str:
     parts = [] if tolerated.count is None else [f"{tolerated.count:,} items"]
     parts += [] if tolerated.percent is None else [f"{tolerated.percent:g} %"]
     return " or ".join(parts) or "none"
+
+
+def _repeated(repeats: Repeats) -> str | None:
+    """A note about rows that repeat an earlier one."""
+    count, again = repeats.answered + repeats.given_again, repeats.given_again
+    if not count:
+        return None
+    lines = ", ".join(f"{line:,}" for line in repeats.lines)
+    where = f"line{'s' if len(repeats.lines) > 1 else ''} {lines}{', ...' if count > len(repeats.lines) else ''}"
+    text = f"{counted(count, 'row')} {'repeats' if count == 1 else 'repeat'} the key of an earlier row ({where})"
+    if not again:
+        return f"{text}, answered from its record: no effect happened again."
+    which = f"{again:,} of them {'was' if again == 1 else 'were'}" if count > 1 else "it was"
+    return f"{text}. A batch is one effect with all its rows: {which} given to the handler again."
 
 
 def _remark(mapping: MapJob, state: MapState) -> str | None:

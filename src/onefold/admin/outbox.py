@@ -42,7 +42,7 @@ def create(url: str, *, run: bool) -> Created:
             _ = table.token  # of this version
         finally:
             table.close()
-    return Created(url=redact.shown_url(url), version=VERSION, sql=sql)
+    return Created(url=redact.database_of(url), version=VERSION, sql=sql)
 
 
 class OutboxStatus(Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class OutboxStatus(Struct, frozen=True, kw_only=True):
         url: of its database.
         waiting: messages. oldest_age_ms: since the oldest of them was written; None if there is none.
         refused: messages that their queues refused, and that wait for a person.
-        trouble: why it could not be read; None if it could.
+        trouble: why it could not be read; None if it could. todo: what to do about that.
     """
 
     url: str
@@ -60,6 +60,7 @@ class OutboxStatus(Struct, frozen=True, kw_only=True):
     oldest_age_ms: int | None = None
     refused: int = 0
     trouble: str | None = None
+    todo: str | None = None
 
 
 def status_of(session: AdminSession) -> OutboxStatus | None:
@@ -75,5 +76,10 @@ def status_of(session: AdminSession) -> OutboxStatus | None:
         finally:
             table.close()
     except errors.OnefoldError as error:
-        return OutboxStatus(url=url, trouble=error.what)
-    return OutboxStatus(url=url, waiting=found.waiting, oldest_age_ms=found.oldest_age_ms, refused=found.refused)
+        return OutboxStatus(url=url, trouble=error.what, todo=error.todo)
+    return OutboxStatus(
+        url=redact.database_of(jobs.outbox),
+        waiting=found.waiting,
+        oldest_age_ms=found.oldest_age_ms,
+        refused=found.refused,
+    )

@@ -44,6 +44,33 @@ class QueueView(Struct, frozen=True, kw_only=True):
     delayed: int
 
 
+class QueueStatus(Struct, frozen=True, kw_only=True):
+    """One queue with its companions.
+
+    Args:
+        queue, fifo: its name, and whether it is FIFO.
+        visible, in_flight, delayed: messages. to_retry: how many of those in flight were given back for a later try; None:
+            not known, as on SQS.
+        oldest_age_ms: of the oldest message that is not delayed; None if there is none.
+        dead, dead_expires_in_ms: dead letters, and the time until the first of them expires.
+        held, held_expires_in_ms: messages whose outcome is unknown, and the time until the first of them expires.
+        stopped_groups: FIFO groups that wait for a person.
+    """
+
+    queue: str
+    fifo: bool
+    visible: int
+    in_flight: int
+    delayed: int
+    oldest_age_ms: int | None
+    dead: int
+    dead_expires_in_ms: int | None
+    held: int
+    held_expires_in_ms: int | None
+    stopped_groups: int
+    to_retry: int | None = None
+
+
 class MessageView(Struct, frozen=True, kw_only=True):
     """A message as `peek` shows it.
 

@@ -117,6 +117,7 @@ class RunDetail(Struct, frozen=True, kw_only=True):
             are in all, None as for `in_flight`.
         restarts: how often its dispatcher yielded other messages than before, so that all were sent again; or None.
         malformed: rows of a map run's source that are not items, and so not operations, as far as it was read.
+        duplicates: rows that repeat an earlier one, and so are no operations of their own; known when it has ended.
     """
 
     run: RunView
@@ -125,6 +126,7 @@ class RunDetail(Struct, frozen=True, kw_only=True):
     open_count: int | None
     restarts: int | None
     malformed: int = 0
+    duplicates: int = 0
 
 
 class RunProgress(Struct, frozen=True, kw_only=True):
@@ -216,8 +218,11 @@ def show(session: AdminSession, name: str, *, limit: int = PAGE, after: int = 0)
     rows = _rows(session, run.run) if run.expected <= _LOOKED_AT else None
     mapped = map_state.read(session.engine.state, run.run)
     malformed = mapped.state.malformed if mapped is not None else 0
+    duplicates = mapped.state.repeats.answered if mapped is not None else 0
     if rows is None:
-        return RunDetail(run=run, in_flight=None, open=(), open_count=None, restarts=None, malformed=malformed)
+        return RunDetail(
+            run=run, in_flight=None, open=(), open_count=None, restarts=None, malformed=malformed, duplicates=duplicates
+        )
     last: dict[RecordKey, Row] = {}
     for row in rows:
         if row.key is not None and replaces(row.event, last[row.key].event if row.key in last else None):
@@ -232,6 +237,7 @@ def show(session: AdminSession, name: str, *, limit: int = PAGE, after: int = 0)
         open_count=len(operations),
         restarts=sum(row.event == "dispatch-restarted" for row in rows),
         malformed=malformed,
+        duplicates=duplicates,
     )
 
 

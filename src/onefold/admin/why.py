@@ -126,6 +126,10 @@ def explain(
     ]
     if not chosen:
         meanings = _meanings(list(found), job, tenant, has_queues=session.has_queues, is_file=not closed)
+        if not found and session.jobs is not None and session.jobs.outbox is not None:
+            meanings += (
+                "It was sent with `connection=` in a transaction that was rolled back, or that is not committed yet.",
+            )
         if not found and re.fullmatch(_MESSAGE_ID, key):
             meanings += (
                 "It is the id of a message that is gone, and not of one of the latest operations: ask by its key.",

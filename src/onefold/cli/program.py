@@ -9,7 +9,7 @@ Never here: what a command does. Invariant: every command has a help text, an ex
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any, Final
 
@@ -120,8 +120,30 @@ _EXIT_CODES = {
 }
 
 
+_UNBROKEN: Final = {ord("-"): "\u2011"}  # a hyphen at which click's text wrapper does not break
+
+
+class _Formatter(click.HelpFormatter):
+    """Wraps help at spaces only, so that an option's name or a value can be copied."""
+
+    def write_text(self, text: str) -> None:
+        super().write_text(text.translate(_UNBROKEN))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl([(one, text.translate(_UNBROKEN)) for one, text in rows], col_max, col_spacing)
+
+    def getvalue(self) -> str:
+        return super().getvalue().replace(_UNBROKEN[ord("-")], "-")
+
+
+class _Context(click.Context):
+    formatter_class = _Formatter
+
+
 class Command(click.Command):
     """A command with an example at the end of its help."""
+
+    context_class = _Context
 
     def __init__(self, *args: Any, example: str, read_only: bool = False, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -179,6 +201,8 @@ def declared(
 
 class Group(click.Group):
     """A group of commands in the order of declaration; suggests a similar name for a misspelt one."""
+
+    context_class = _Context
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         """In the order of declaration."""

@@ -260,6 +260,14 @@ def fold(text: str, first: str, following: str, style: Style = "") -> None:
         line(each, style)
 
 
+def sentence(text: str, first: str = "", following: str = "", style: Style = "") -> None:
+    """Print a sentence: one line in a pipe, on a terminal wrapped as by `fold`, so that what is above stays aligned."""
+    if console().is_terminal:
+        fold(text, first, following, style)
+    else:
+        line(f"{first}{text}", style)
+
+
 def hanging(text: str, first: str, following: str, style: Style = "") -> Text:
     """A text that contains names from outside, for rendering: only its first line can begin at the left edge.
 
@@ -376,9 +384,10 @@ def draw_steps(steps: Sequence[Line], message: str | None = None) -> None:
     """Print steps, oldest first.
 
     Args:
-        message: the message that the reader already knows about; by default the first step's.
+        message: the message that the reader already knows about; by default the first step's, if there is only one.
     """
-    message = message or (steps[0].message_id if steps else None)
+    several = len({step.message_id for step in steps} - {None}) > 1
+    message = message or (steps[0].message_id if steps and not several else None)
     width = max([_EVENT_WIDTH, *(len(step.event) for step in steps)])
     shown_day = ""
     for step in steps:
@@ -389,19 +398,12 @@ def draw_steps(steps: Sequence[Line], message: str | None = None) -> None:
             line(f"  {shown_day}", "dim")
         begin = f"  {clock_time(step.at_ms)}  {step.event:<{width}}  "
         hanging = " " * len(begin)
-        _step_line(step.text, begin, hanging)
-        about = _about_step(step, names_message=step.message_id not in (None, message))
+        sentence(step.text, begin, hanging)
+        comes = several and step.event in ("sent", "received")  # where two messages of one key alternate
+        about = _about_step(step, names_message=comes or step.message_id not in (None, message))
         if about:
-            _step_line(about, hanging, hanging, "dim")
+            sentence(about, hanging, hanging, "dim")
         message = step.message_id or message
-
-
-def _step_line(text: str, first: str, following: str, style: Style = "") -> None:
-    """One line in a pipe; on a terminal wrapped, so that the column of times stays aligned."""
-    if console().is_terminal:
-        fold(text, first, following, style)
-    else:
-        line(f"{first}{text}", style)
 
 
 def _about_step(step: Line, *, names_message: bool) -> str:

@@ -66,13 +66,16 @@ def is_url(word: str) -> bool:
     return _URL.match(word) is not None
 
 
-def split(words: Sequence[str], wanted: int, *, names: str, url: str | None = None) -> tuple[str | None, list[str]]:
+def split(
+    words: Sequence[str], wanted: int, *, names: str, url: str | None = None, form: str = ""
+) -> tuple[str | None, list[str]]:
     """Separate the app from the other arguments of a command.
 
     Args:
         words: as typed. wanted: how many arguments besides an app.
         names: of those arguments, for the error, for example "KEY".
         url: the value of --url, if the command has it; then no argument can be an app.
+        form: what such an argument looks like, for the error.
 
     Raises:
         click.UsageError: too few or too many arguments, or an app or a URL instead of another argument.
@@ -84,7 +87,9 @@ def split(words: Sequence[str], wanted: int, *, names: str, url: str | None = No
                 kind = "the URL of an engine or store" if is_url(word) else "an app"
                 shown = shown_url(word).strip("'") if is_url(word) else word
                 example = f"{click.get_current_context().command_path} {names} {shown}"
-                raise click.UsageError(f"{names} is missing: {shown} is {kind}. Write: {example}")
+                raise click.UsageError(
+                    f"{names} is missing{form and f' ({form})'}: {shown} is {kind}. Write: {example}"
+                )
         return None, list(words)
     if not wanted and len(words) == 1:
         return words[0], []
@@ -98,7 +103,8 @@ def split(words: Sequence[str], wanted: int, *, names: str, url: str | None = No
         if names and url is None:
             raise not_a_target(words[-1])
     if wanted == 1 and not words:
-        raise click.UsageError(f"{names} is missing. Write: {click.get_current_context().command_path} {names} [APP]")
+        path = click.get_current_context().command_path
+        raise click.UsageError(f"{names} is missing{form and f' ({form})'}. Write: {path} {names} [APP]")
     asked = f"{names} and perhaps an app" if names else "at most an app (module:attribute)"
     raise click.UsageError(f"This command takes {asked}; it was given {' '.join(words) or 'nothing'}.")
 
@@ -316,6 +322,7 @@ def load(target: str) -> App:
     module = _module(module_name, target)
     found = getattr(module, attribute, None)
     if isinstance(found, App):
+        found.registry.command_name = target
         return found
     apps = [name for name, value in vars(module).items() if isinstance(value, App)]
     there = f"Apps in {module_name}: {', '.join(apps)}." if apps else f"{module_name} declares no app."

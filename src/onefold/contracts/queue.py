@@ -193,12 +193,15 @@ class Depth(Struct, frozen=True, kw_only=True, gc=False):
         in_flight: received, not deleted, and its visibility timeout has not ended.
         delayed: hidden by a delay, or waiting for their `run_at`.
         oldest_age_ms: age of the oldest message that is not delayed; None when there is none.
+        to_retry: how many of those in flight were given back and are only hidden until their next try; None: not known,
+            as on SQS.
     """
 
     visible: int
     in_flight: int
     delayed: int
     oldest_age_ms: int | None = None
+    to_retry: int | None = None
 
 
 class QueueCapabilities(Struct, frozen=True, kw_only=True, gc=False):

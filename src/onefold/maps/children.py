@@ -44,13 +44,14 @@ class MapChild(Struct, frozen=True, gc=False):
     Args:
         outgoing: its message; None if there are only malformed rows. items: how many it has.
         malformed: the malformed rows between the previous child and the end of this one.
-        end: the position after it.
+        end: the position after it. rows: of each item the line on which it begins, and its key without the run.
     """
 
     outgoing: Outgoing | None
     items: int
     malformed: tuple[Malformed, ...]
     end: Position
+    rows: tuple[tuple[int, str], ...] = ()
 
     @property
     def record(self) -> RecordKey:
@@ -147,7 +148,7 @@ def _child(
     except errors.PayloadError as error:
         alone = [Malformed(one.line, _one_line(error), "", one.end) for one in some]
         return MapChild(None, 0, (*bad, *alone), end)
-    return MapChild(outgoing, len(some), tuple(bad), end)
+    return MapChild(outgoing, len(some), tuple(bad), end, tuple((one.line, one.key) for one in some))
 
 
 def malformed(item: Item, error: errors.OnefoldError) -> Malformed:

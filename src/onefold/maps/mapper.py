@@ -402,7 +402,7 @@ class Mapper:
         after = replace(state, status=status, ended_at_ms=now_ms)
         location = result_location(after.results, self._runtime.s3_client)
         try:
-            write_results(self._mapping, after, self._source, self._engine.store, location)
+            repeats = write_results(self._mapping, after, self._source, self._engine.store, location)
         except OSError as error:
             self._put(state)
             raise errors.UsageError(
@@ -415,7 +415,7 @@ class Mapper:
             runs.note(self._engine.state, state.run, expected=expected, dispatched=state.children, failure=None)
         else:
             runs.note(self._engine.state, state.run, dispatched=state.children, failure=state.failure)
-        self._put(after)
+        self._put(replace(after, repeats=repeats))
         if status == "succeeded":
             Closer(self._engine, self._runtime.registry.jobs, self._clock).close(state.run)
 

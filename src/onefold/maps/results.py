@@ -26,8 +26,9 @@ from msgspec import Struct, json
 from onefold.contracts.store import Record, RecordKey
 from onefold.maps.children import MapChild, children, taken
 from onefold.maps.jobs import MapJob
+from onefold.maps.repeats import RowsMet
 from onefold.maps.sources import Position, ResultLocation, Source
-from onefold.maps.state import MapState
+from onefold.maps.state import MapState, Repeats
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Store
@@ -163,11 +164,14 @@ class _File:
 def write_results(
     mapping: MapJob, state: MapState, source: Source, store: Store, location: ResultLocation, *,
     bytes_max: int = FILE_BYTES_MAX,
-) -> None:  # fmt: skip
+) -> Repeats:  # fmt: skip
     """Write all files of a run, the manifest last; they replace those of an earlier round.
 
     Args:
         bytes_max: most bytes of one file.
+
+    Returns:
+        The rows that repeat an earlier one; they are in the files like any other.
 
     Raises:
         OSError: the location cannot be written. Others as `formats.read`.
@@ -175,9 +179,10 @@ def write_results(
     files = {kind: _File(kind, location, bytes_max) for kind in KINDS}
     stream = children(mapping, state.run, source, Position())
     try:
-        while some := taken(stream, _BATCH):
-            for kind, value in _records(mapping, state, store, some):
-                files[kind].add(json.encode(value))
+        with RowsMet() as met:
+            while some := taken(stream, _BATCH):
+                for kind, value in _records(mapping, state, store, some, met):
+                    files[kind].add(json.encode(value))
         for file in files.values():
             file.end()
     except BaseException as error:
@@ -187,9 +192,12 @@ def write_results(
     listed = manifest(state.map, state.id, location.bucket, {kind: file.written for kind, file in files.items()})
     with location.writing(MANIFEST) as file:
         file.write(json.encode(listed))
+    return met.repeats
 
 
-def _records(mapping: MapJob, state: MapState, store: Store, some: Sequence[MapChild]) -> Iterator[tuple[Kind, object]]:
+def _records(
+    mapping: MapJob, state: MapState, store: Store, some: Sequence[MapChild], met: RowsMet
+) -> Iterator[tuple[Kind, object]]:
     asked: list[RecordKey] = [child.record for child in some if child.outgoing is not None]
     records = iter(store.read(asked, state.ended_at_ms or state.round_at_ms) if asked else ())
     for child in some:
@@ -197,6 +205,8 @@ def _records(mapping: MapJob, state: MapState, store: Store, some: Sequence[MapC
             yield "QUARANTINED", {"Line": bad.line, "Reason": bad.reason, "Row": bad.text}
         if child.outgoing is not None:
             kind, outcome = _outcome(child, next(records), state)
+            if kind == "SUCCEEDED":
+                met.add(child, batched=mapping.spec.batch is not None)
             yield kind, record_of(kind, outcome, state.map, batched=mapping.spec.batch is not None)
 
 

@@ -35,6 +35,20 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.:=@+-]+(/[A-Za-z0-9_.:=@+-]+)*")
 Status = Literal["running", "succeeded", "failed", "aborted", "halted"]
 
 
+class Repeats(Struct, frozen=True, omit_defaults=True):
+    """Rows that repeat an earlier one, among those that are done.
+
+    Args:
+        answered: rows with the key and contents of an earlier one, answered from its record.
+        given_again: rows of batches with the key of an earlier row; the handler was given both.
+        lines: the lines on which the first of them begin.
+    """
+
+    answered: int = 0
+    given_again: int = 0
+    lines: tuple[int, ...] = ()
+
+
 class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A map run.
 
@@ -51,6 +65,7 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         earlier: items that earlier rounds have done. passed: how many of these are before `sent`.
         round: how often it was redriven. clearing: a redrive has begun and still removes the last round's dead letters.
         driver: token of the last writer, so that two drivers that write the same value can be distinguished.
+        repeats: rows that repeat an earlier one; known when the results are written.
         started_at_ms, round_at_ms, ended_at_ms: start of the run, start of this round, and end.
         failure: what happened, why, and what to do, in one line for a person.
         results: location of its result files.
@@ -82,6 +97,7 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     round: int = 0
     clearing: bool = False
     driver: str = ""
+    repeats: Repeats = Repeats()
     ended_at_ms: int | None = None
     failure: str | None = None
 

@@ -53,7 +53,7 @@ class QueueReading(Struct, frozen=True, kw_only=True):
 
     Args:
         settings: as stored in the engine: name, FIFO or not, visibility, retention, in-flight cap.
-        visible, in_flight, delayed: messages in it.
+        visible, in_flight, delayed, to_retry: messages in it; see `Depth`.
         oldest_age_ms: the age of its oldest message that is not delayed; None: there is none, or the engine does not
             report it (SQS).
         dead, held: messages in its dead-letter queue and in its queue of unknown outcomes.
@@ -65,6 +65,7 @@ class QueueReading(Struct, frozen=True, kw_only=True):
     visible: int
     in_flight: int
     delayed: int
+    to_retry: int | None = None
     oldest_age_ms: int | None
     dead: int
     held: int
@@ -427,6 +428,7 @@ def _queue(
         visible=own.visible,
         in_flight=own.in_flight,
         delayed=own.delayed,
+        to_retry=own.to_retry,
         oldest_age_ms=own.oldest_age_ms,
         dead=_all(dead),
         held=_all(held),

@@ -80,8 +80,10 @@ def counted_runs(count: int, died: int) -> str:
 
 def with_target(step: str, target: str) -> str:
     """A command with the target of the running one; other advice unchanged, except for a command at its end."""
-    if target and not target.startswith("-"):
-        step = step.replace("onefold worker <module>:<app>", f"onefold worker {target}")
+    if target and not target.startswith("-") and "://" not in target:
+        named = step.replace("<module>:<app>", target).replace("MODULE:APP", target)
+        if named != step:
+            return named
     if (": onefold resume " in step or ": onefold names give " in step) and target:
         return f"{step} {target}"
     if not step.startswith("onefold ") or not target:

@@ -128,7 +128,7 @@ class Runtime:
 
                     for warning in self._opened.warnings:
                         logging.getLogger("onefold").warning(
-                            "%s To change them: onefold queue apply MODULE:APP", warning
+                            "%s To change them: onefold queue apply %s", warning, self.registry.command_name
                         )
 
     def _here(self) -> _Opened:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -81,6 +82,7 @@ class Scheduler:
         self._undelivered = UndeliveredTicks(self._writer, self._schedules, self._agenda)
         self._superseded: set[str] = set()
         self._paused: set[str] = set()
+        self._sent_ahead: dict[str, int | None] = {}  # schedules whose next tick was sent by hand, and what follows it
         self._unreadable: set[str] = set()
         self._bell = ThreadBell()
         self._stopping = False
@@ -101,8 +103,11 @@ class Scheduler:
         return self._agenda.next(count)
 
     def next_ticks(self, count: int) -> list[tuple[str, int]]:
-        """Which schedules are due next and when, in order; at most `count`."""
-        return [(due.state_name.removeprefix(PREFIX), due.at_ms) for due in self._agenda.next(count, PREFIX)]
+        """Which schedules send a tick next and when, in order; at most `count`. Ticks that were sent by hand are over."""
+        due = self._agenda.next(count + len(self._sent_ahead), PREFIX)
+        found = [(one.state_name.removeprefix(PREFIX), one.at_ms) for one in due]
+        ahead = [(name, self._sent_ahead.get(name, at_ms)) for name, at_ms in found]
+        return sorted(((name, at_ms) for name, at_ms in ahead if at_ms is not None), key=itemgetter(1))[:count]
 
     def ended(self) -> list[str]:
         """Which schedules have no further tick, sorted; for a scheduler that was started."""
@@ -238,7 +243,11 @@ class Scheduler:
         """Note when a schedule is due for its next check."""
         if state is not None:
             (self._paused.discard if state.paused_ms is None else self._paused.add)(name)
-            self._agenda.note(PREFIX + name, ticks.wakes_at(name, state, self._schedules[name].timing))
+            timing = self._schedules[name].timing
+            self._agenda.note(PREFIX + name, ticks.wakes_at(name, state, timing))
+            self._sent_ahead.pop(name, None)
+            if state.next_ms is not None and ticks.was_sent(state, state.next_ms):
+                self._sent_ahead[name] = ticks.next_fire(name, state, timing)
 
     # -- a turn ------------------------------------------------------------------------------------------------------
 
@@ -299,6 +308,7 @@ class Scheduler:
         self.sent += wrote.sent
         for state_name, at_ms in wrote.due:
             self._agenda.note(state_name, at_ms)
+            self._sent_ahead.pop(state_name.removeprefix(PREFIX), None)
         self._paused.update(wrote.paused)
         for name in wrote.superseded:
             if name not in self._superseded:

@@ -189,6 +189,14 @@ def wakes_at(schedule: str, state: ScheduleState, timing: Timing) -> int | None:
     return _fires_at(schedule, timing, state.next_ms)
 
 
+def next_fire(schedule: str, state: ScheduleState, timing: Timing) -> int | None:
+    """As `wakes_at`, for the next tick that a person has not had sent already: what people are told comes next."""
+    if wakes_at(schedule, state, timing) is None:
+        return None
+    at_ms = next_unsent(state, timing, state.last_ms)
+    return None if at_ms is None else _fires_at(schedule, timing, at_ms)
+
+
 # -- parts -----------------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,18 @@ from typing import Any, Final
 from msgspec.structs import asdict, replace
 
 from onefold import duration, errors, limits
-from onefold.admin import activity, alarms, calendars, dead_letters, queues, reconcile, runs, status, stuck
+from onefold.admin import (
+    activity,
+    alarms,
+    calendars,
+    dead_letters,
+    queues,
+    reconcile,
+    runs,
+    status,
+    status_warnings,
+    stuck,
+)
 from onefold.admin import held as holding
 from onefold.admin import schedules as planned
 from onefold.admin import why as whys
@@ -73,7 +84,7 @@ def overview(view: View) -> Shown:
     )
 
 
-def _way(view: View, one: status.Warning) -> tuple[str, str] | None:
+def _way(view: View, one: status_warnings.Warning) -> tuple[str, str] | None:
     """The page on which a warning is dealt with: its address and the text of the link."""
     if one.code in ("held", "held-calls", "held-expires-soon", "held-message-gone"):
         return view.link("held"), "held operations"

@@ -106,7 +106,7 @@ def _draw_failures(failures: list[admin.FailureGroup], select: Select, found: ta
     render.draw(render.table(columns, rows))
     line()
     for one in failures:
-        line(render.joined(f"{number(one.count):>5}  ", render.cause(one.error, one.summary)))
+        render.sentence(render.cause(one.error, one.summary), f"{number(one.count):>5}  ", " " * 7)
         if one.texts > 1:  # two causes can have one class
             way = "--all --json" if one.fingerprint is not None else "--by-text"
             line(f"       (the newest of {one.texts} different texts; onefold dlq list {way} has each)")

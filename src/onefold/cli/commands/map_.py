@@ -222,7 +222,7 @@ def _bar() -> Iterator[Callable[[MapProgress], None]]:
         task = bar.add_task("items", total=None, text="reading")
 
         def draw(now: MapProgress) -> None:
-            over = now.done + now.failed + now.malformed
+            over = now.done + now.duplicates + now.failed + now.malformed
             speed = next((one.speed for one in bar.tasks if one.id == task), None) or 0
             parts = [f"{number(over)} of {number(now.total)}", f"{number(speed)}/s"]
             parts += [f"{number(count)} {word}" for count, word in _bad(now) if count]
@@ -239,12 +239,13 @@ def _draw_list(found: list[MapProgress], now_ms: int) -> None:
     if not found:
         line("No map run.")
         return
-    heads = ("items", "done", "failed", "malformed", "not sent", "age")
+    repeated = any(one.duplicates for one in found)
+    heads = ("items", "done", *(["duplicates"] if repeated else []), "failed", "malformed", "not sent", "age")
     columns = [Column("run", folds=True), Column("state"), *(Column(head, right=True) for head in heads)]
     rows = [
         (
-            one.run, one.status, number(one.total), number(one.done), some(one.failed), some(one.malformed),
-            some(one.pending), ago(now_ms - one.started_at_ms),
+            one.run, one.status, number(one.total), number(one.done), *([some(one.duplicates)] if repeated else []),
+            some(one.failed), some(one.malformed), some(one.pending), ago(now_ms - one.started_at_ms),
         )
         for one in found
     ]  # fmt: skip
@@ -256,12 +257,15 @@ def _draw(found: MapProgress, rows: list[admin.Quarantined], words: str) -> None
     again = f", redriven {'once' if found.round == 1 else f'{found.round} times'}" if found.round else ""
     line(render.joined(f"{found.run}: ", f"{found.status}{again}"), style)
     if found.failure:
-        line(f"  {found.failure}", "yellow")
+        render.sentence(found.failure, "  ", "  ", "yellow")
     if found.remark:
-        line(f"  {found.remark}", "yellow")
-    columns = [Column(head, right=True) for head in ("items", "done", "failed", "malformed", "under way", "not sent")]
-    counts = (found.total, found.done, found.failed, found.malformed, found.under_way, found.pending)
-    render.draw(render.table(columns, [[number(count) for count in counts]]))
+        render.sentence(found.remark, "  ", "  ", "yellow")
+    counts = {"items": found.total, "done": found.done, "duplicates": found.duplicates, "failed": found.failed}
+    counts |= {"malformed": found.malformed, "under way": found.under_way, "not sent": found.pending}
+    counts = {head: count for head, count in counts.items() if count or head != "duplicates"}
+    render.draw(
+        render.table([Column(head, right=True) for head in counts], [[number(count) for count in counts.values()]])
+    )
     if found.ended_at_ms is not None:
         took = age(found.ended_at_ms - found.started_at_ms)
         tolerated = f"; tolerated: {found.threshold}" if found.threshold else ""

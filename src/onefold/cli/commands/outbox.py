@@ -26,7 +26,6 @@ from onefold.cli.render import line
 from onefold.engines.urls import open_outbox
 from onefold.observe.sinks import LogSink
 from onefold.observe.wording import counted
-from onefold.redact import shown_url
 from onefold.runtime.events import EVENTS, Event, Sinks
 from onefold.runtime.relay import Relay, beside
 
@@ -127,7 +126,7 @@ def create(url: str, prints: bool) -> Answer:
         if prints:
             click.echo(made.sql, nl=False)
         else:
-            line(f"onefold_outbox, version {made.version}, is in {shown_url(url)}")
+            line(f"onefold_outbox, version {made.version}, is in {made.url}")
 
     return Answer(made, draw=draw)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from onefold.admin import queues as admin
+from onefold.admin.session import AdminSession
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number, some
@@ -76,10 +77,10 @@ def peek(words: tuple[str, ...], url: str | None, limit: int, bodies: bool, rece
     """
     found, (queue,) = _target(words, url, "QUEUE")
     messages = admin.look(found.session, queue, limit=limit, bodies=bodies, receive=receive)
-    return Answer({"messages": messages}, draw=lambda: _draw_messages(messages, found.session.now_ms()))
+    return Answer({"messages": messages}, draw=lambda: _draw_messages(messages, found.session))
 
 
-def _draw_messages(messages: list[admin.MessageView], now_ms: int) -> None:
+def _draw_messages(messages: list[admin.MessageView], session: AdminSession) -> None:
     if not messages:
         line("No messages.")
         return
@@ -91,13 +92,21 @@ def _draw_messages(messages: list[admin.MessageView], now_ms: int) -> None:
         Column("sent", right=True),
         Column("receives", right=True),
     ]
-    states = {"visible": "waiting", "in_flight": "in progress", "delayed": "delayed"}
+    now_ms, knows_owners = session.now_ms(), session.engine.commit is not None
+
+    def state(one: admin.MessageView) -> str:
+        """What the message waits for, and how long; that a received one was given back only the embedded engine knows."""
+        left = f" {ago(one.visible_at_ms - now_ms)}" if one.visible_at_ms > now_ms else ""
+        if one.state == "in_flight":
+            return f"to retry in{left}" if knows_owners and one.owner is None else f"in flight, hidden for{left}"
+        return f"delayed for{left}" if one.state == "delayed" else "waiting"
+
     rows = [
         (
             one.message_id,
             one.key,
             one.job,
-            states[one.state] + (f" for {ago(one.visible_at_ms - now_ms)}" if one.visible_at_ms > now_ms else ""),
+            state(one),
             ago(now_ms - one.sent_at_ms),
             some(one.receive_count),
         )
@@ -115,7 +124,7 @@ def _draw_messages(messages: list[admin.MessageView], now_ms: int) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @options.reason_text
 def purge(words: tuple[str, ...], url: str | None, yes: bool, reason_text: str | None) -> Answer:
-    """Delete every message of a queue for good, those in progress included, after asking. Once a minute at most."""
+    """Delete every message of a queue for good, those in flight included, after asking. Once a minute at most."""
     found, (queue,) = _target(words, url, "QUEUE")
     if not yes:
         count = counted(admin.count(found.session, queue), "message")

@@ -120,6 +120,12 @@ def _draw_shown(shown: admin.RunDetail, skip: int, found: target.Target) -> None
     if shown.malformed:
         are = "is" if shown.malformed == 1 else "are"
         line(f"  {counted(shown.malformed, 'row')} of its source {are} malformed, and no operations of it", "yellow")
+    if shown.duplicates:
+        one = shown.duplicates == 1
+        repeat = "repeats an earlier one, and is no operation" if one else "repeat earlier ones, and are no operations"
+        line(
+            f"  {counted(shown.duplicates, 'row')} of its source {repeat} of {'its' if one else 'their'} own", "yellow"
+        )
     line()
     counts = [("expected", run.expected), ("done", run.done), ("failed, will be tried again", run.failed)]
     counts += [("dead letters", run.dead), ("unknown outcome, held", run.unknown), ("no outcome yet", run.missing)]

@@ -13,6 +13,7 @@ import click
 
 from onefold.admin import counts as admin_counts
 from onefold.admin import status as admin
+from onefold.admin import status_warnings
 from onefold.admin import stuck as admin_stuck
 from onefold.admin.counts import OutcomeCount
 from onefold.admin.days import range_of
@@ -38,9 +39,10 @@ _AGAIN_MS = 2_000
 def command(words: tuple[str, ...], url: str | None, queue: str | None, watch: bool) -> Answer:
     """What waits, how fast it is done, and what needs a person.
 
-    Per queue: messages that wait, that a worker has received, and that are delayed; the age of the oldest; dead letters
-    and when the first of them expires; held messages. Per job: how many runs completed in the last minute and hour. Below:
-    what needs a person, each with the command that shows or resolves it.
+    Per queue: messages that wait; that are in flight (received, and hidden from others until their visibility timeout
+    ends); that were given back, to be tried again later (SQS counts these as in flight); that are delayed; the age of the
+    oldest; dead letters and when the first of them expires; held messages. Per job: how many runs completed in the last
+    minute and hour. Below: what needs a person, each with the command that shows or resolves it.
     """
     app, _ = target.split(words, 0, names="")
     found = target.find(app, url, records=True)
@@ -111,16 +113,22 @@ def picture(status: admin.Status, words: str = "") -> RenderableType:
 
 
 def _queues(status: admin.Status) -> RenderableType:
-    columns = [
-        Column("queue", folds=True),
-        *[
-            Column(head, right=True)
-            for head in ("waiting", "in progress", "delayed", "oldest", "dead", "expires in", "held")
-        ],
-    ]
+    retries = any(one.to_retry for one in status.queues)  # few queues have any, and a table has only so much room
+    heads = (
+        "waiting",
+        "in flight",
+        *(["to retry"] if retries else []),
+        "delayed",
+        "oldest",
+        "dead",
+        "expires in",
+        "held",
+    )
+    columns = [Column("queue", folds=True), *(Column(head, right=True) for head in heads)]
     rows = [
         (
-            one.queue, number(one.visible), some(one.in_flight), some(one.delayed), ago(one.oldest_age_ms), some(one.dead),
+            one.queue, number(one.visible), some(one.in_flight - (one.to_retry or 0)),
+            *([some(one.to_retry or 0)] if retries else []), some(one.delayed), ago(one.oldest_age_ms), some(one.dead),
             ago(one.dead_expires_in_ms), some(one.held),
         )
         for one in status.queues
@@ -169,11 +177,11 @@ def stuck(words: tuple[str, ...], url: str | None) -> Answer:
     app, _ = target.split(words, 0, names="")
     found = target.find(app, url, records=True)
     silent = admin_stuck.runs(found.session)
-    orphans = admin.waiting_in_vain(found.session)
+    orphans = status_warnings.waiting_in_vain(found.session)
     return Answer({"stuck": silent, "no_job": orphans}, draw=lambda: _draw_stuck(silent, orphans, found.words))
 
 
-def _draw_stuck(silent: list[admin_stuck.StuckRun], orphans: list[admin.Warning], words: str) -> None:
+def _draw_stuck(silent: list[admin_stuck.StuckRun], orphans: list[status_warnings.Warning], words: str) -> None:
     for one in orphans:
         render.draw(render.hanging(one.text, "! ", "    "))
         line(f"  {with_target(one.todo, words)}")
@@ -202,7 +210,7 @@ def counts(words: tuple[str, ...], url: str | None, job: str | None, tz: str) ->
     DATE is a year, a month, a day or an instant: 2026, 2026-11, 2026-11-23. Only runs that completed count, each once,
     however often it was delivered or retried.
     """
-    app, (date,) = target.split(words, 1, names="DATE", url=url)
+    app, (date,) = target.split(words, 1, names="DATE", url=url, form="2026, 2026-11 or 2026-11-23")
     when = range_of(date, tz)
     found = target.find(app, url)
     rows = admin_counts.counted(found.session, when, job)

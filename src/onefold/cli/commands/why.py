@@ -87,7 +87,7 @@ def _draw(answer: why.WhyAnswer, words: str) -> None:
 def _draw_story(story: why.Explanation, words: str) -> None:
     tenant = f"   tenant {story.tenant}" if story.tenant else ""
     line(f"{story.job} {story.key}{tenant}", "bold")
-    line(f"  {story.text}", "green" if story.state == "done" else "yellow")
+    render.sentence(story.text, "  ", "  ", "green" if story.state == "done" else "yellow")
     if story.result is not None and story.result != "null":
         cut = story.result[:_RESULT_CHARACTERS]
         line(f"  result: {cut}{'...' if len(story.result) > len(cut) else ''}")
@@ -95,7 +95,7 @@ def _draw_story(story: why.Explanation, words: str) -> None:
     render.draw_steps(story.lines)
     if story.left_out:
         line()
-        line(f"  {story.left_out}", "dim")
+        render.sentence(story.left_out, "  ", "  ", "dim")
     if story.todo:
         line()
         line("Next:")
@@ -121,7 +121,7 @@ def _draw_unseen(answer: why.WhyAnswer, words: str) -> None:
         line(f"{answer.key!r} has never been seen in {answer.url}.", "bold")
         line("  No message, no record and no history of it. That can mean:")
     for meaning in answer.meanings:
-        line(f"  - {meaning}")
+        render.sentence(meaning, "  - ", "    ")
     if answer.near:
         line()
         line("Keys that look like it:")

@@ -24,7 +24,7 @@ from onefold.admin import payloads
 from onefold.admin.jobs import unmatched
 from onefold.admin.payloads import PayloadSurvey
 from onefold.admin.session import AdminSession
-from onefold.admin.status import left_behind
+from onefold.admin.status_warnings import left_behind
 from onefold.app import App
 from onefold.cli import options, render, target
 from onefold.cli.commands.jobs import draw_survey

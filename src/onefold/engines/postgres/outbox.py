@@ -122,7 +122,7 @@ def check(connection: Link | psycopg.AsyncConnection[Any]) -> None:
     if status == TransactionStatus.INERROR:
         raise aborted()
     if status == TransactionStatus.IDLE and connection.autocommit:
-        raise in_no_transaction("with connection.transaction():` (in Django: `transaction.atomic()")
+        raise in_no_transaction("with connection.transaction():", "transaction.atomic()")
 
 
 def closed() -> errors.UsageError:
@@ -143,16 +143,16 @@ def aborted() -> errors.UsageError:
     )
 
 
-def in_no_transaction(how: str) -> errors.UsageError:
+def in_no_transaction(how: str, in_django: str | None = None) -> errors.UsageError:
     """The error when no transaction is open, so that each statement would be committed alone.
 
     Args:
-        how: how to begin a transaction with this driver.
+        how: how to begin a transaction with this driver. in_django: how to do it in Django, whose connections these may be.
     """
     return errors.UsageError(
         "The connection is in autocommit mode, and no transaction is open on it.",
         meaning="The message would be sent alone, before your rows or without them. Nothing was sent.",
-        todo=f"Send inside `{how}`.",
+        todo=f"Send inside `{how}`" + ("." if in_django is None else f" (in Django: `{in_django}`)."),
     )
 
 

@@ -34,7 +34,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar
 from onefold import errors, forks, private_files
 from onefold.contracts.admin import Transferred
 from onefold.contracts.commit import ends_transaction
-from onefold.engines.sqlite.file import APPLICATION_ID, FileSettings, inode
+from onefold.engines.sqlite.file import APPLICATION_ID, FileSettings, inode, refuse_no_folder
 from onefold.engines.sqlite.refusals import translate
 from onefold.interrupts import ignored, let_through
 
@@ -359,6 +359,7 @@ def connect_writer(path: str, real_path: str | None, settings: FileSettings) -> 
             forks.refuse_inherited(path, real_path)
             refuse_stale(path, real_path)
             private_files.refuse_strangers(os.path.realpath(real_path))
+            refuse_no_folder(path, real_path)
             private_files.make_file(real_path)  # SQLite gives its log the same mode
         made: list[LentConnection] = []  # or a traceback keeps it alive, and a forked child cannot use the file
         try:

@@ -20,6 +20,7 @@ applies to new files, and existing files keep theirs; the content of the log fit
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -74,6 +75,7 @@ def latest() -> int:
 FOR_WORKERS: Final = FileSettings()
 
 
+_DEFAULT_FOLDER: Final = ".onefold"  # of an app that names no URL; it is made if it does not exist
 _ADOPTS: Final = "?adopt=yes"
 
 
@@ -103,6 +105,26 @@ def path_of(url: str, rest: str) -> str:
             todo="Write the plain path of the file, for example sqlite:///.onefold/shop.db.",
         )
     return rest[1:]
+
+
+def refuse_no_folder(path: str, real_path: str) -> None:
+    """Refuse to make a file in a folder that does not exist, except for the default's own folder.
+
+    Raises:
+        StorageError: the folder does not exist.
+    """
+    folder = os.path.dirname(os.path.realpath(real_path))
+    own = os.path.dirname(folder) if os.path.basename(folder) == _DEFAULT_FOLDER else folder
+    try:
+        os.stat(own)
+    except FileNotFoundError as error:
+        let_through(error)
+        raise errors.StorageError(
+            f"There is no folder {own}, in which {os.path.abspath(path)} would be made.",
+            meaning="Perhaps the path is misspelt, or a volume is not mounted: a new file knows nothing of what was done "
+            "before. Nothing was made.",
+            todo=f"Correct the URL, or make the folder: mkdir -p {shlex.quote(own)}",
+        ) from None
 
 
 class OpenFile:

@@ -475,12 +475,17 @@ def depth_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> Dept
 
     visible, oldest_waiting, delayed, _ = counted("onefold_waiting")
     again, oldest_visible, in_flight, oldest_hidden = counted("onefold_received")
+    (to_retry,) = connection.execute(
+        "SELECT count(*) FROM onefold_received WHERE queue = ? AND visible_at_ms > ? AND sent_at_ms > ? AND owner IS NULL",
+        later,
+    ).fetchone()
     oldest = [sent_at_ms for sent_at_ms in (oldest_waiting, oldest_visible, oldest_hidden) if sent_at_ms is not None]
     return Depth(
         visible=visible + again,
         in_flight=in_flight,
         delayed=delayed,
         oldest_age_ms=max(0, now_ms - min(oldest)) if oldest else None,
+        to_retry=to_retry,
     )
 
 
@@ -491,14 +496,17 @@ def depths_in(connection: sqlite3.Connection, now_ms: int, jumps: Jumps) -> tupl
         Depths by name; and the names of FIFO queues in which a due scheduled message has not entered its group yet, so
         that their depth is not final.
     """
-    visible, delayed, in_flight = Counter[str](), Counter[str](), Counter[str]()
+    visible, delayed, in_flight, to_retry = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     oldest: dict[str, int] = {}
     longer = longer_sql(jumps, "m.sent_at_ms")
     for table, hidden in (("onefold_waiting", delayed), ("onefold_received", in_flight)):
         counted = "" if hidden is in_flight else " FILTER (WHERE m.visible_at_ms <= :now)"
-        for name, ready, later, first_ms in connection.execute(
+        given_back = (
+            "count(*) FILTER (WHERE m.visible_at_ms > :now AND m.owner IS NULL)" if hidden is in_flight else "0"
+        )
+        for name, ready, later, back, first_ms in connection.execute(
             "SELECT q.name, count(*) FILTER (WHERE m.visible_at_ms <= :now), "
-            "count(*) FILTER (WHERE m.visible_at_ms > :now), "
+            f"count(*) FILTER (WHERE m.visible_at_ms > :now), {given_back}, "
             f"min(m.sent_at_ms){counted} FROM onefold_queue q JOIN {table} m ON m.queue = q.id "
             "AND m.visible_at_ms > :now - :longest - json_extract(q.settings, '$.retention_ms') "
             f"AND m.sent_at_ms{longer} > :now - json_extract(q.settings, '$.retention_ms') GROUP BY q.id",
@@ -506,6 +514,7 @@ def depths_in(connection: sqlite3.Connection, now_ms: int, jumps: Jumps) -> tupl
         ):
             visible[name] += ready
             hidden[name] += later
+            to_retry[name] += back
             if first_ms is not None:
                 oldest[name] = min(first_ms, oldest.get(name, first_ms))
     late = connection.execute(
@@ -519,6 +528,7 @@ def depths_in(connection: sqlite3.Connection, now_ms: int, jumps: Jumps) -> tupl
             in_flight=in_flight[name],
             delayed=delayed[name],
             oldest_age_ms=max(0, now_ms - oldest[name]) if name in oldest else None,
+            to_retry=to_retry[name],
         )
         for (name,) in names
     }, {name for (name,) in late}
