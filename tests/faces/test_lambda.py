@@ -28,7 +28,7 @@ from onefold.local.identifiers import message_uuid
 from onefold.local.outcomes import LogLine
 from onefold.local.run_function import read_env_file
 
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 SHORT_MS = 3_000
 """A visibility timeout that a test waits out, and that no pause of a loaded machine outlasts."""
 HANDLERS = """

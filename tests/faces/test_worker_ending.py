@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 GRACE_S = 1
 LATER_S = 3  # as docs/operating.md says
-SLACK_S = 20  # on a machine that is busy; it took 61 s and more
+SLACK_S = 45  # on a machine that is busy; it took 61 s and more
 HANGING = '''
 import sys
 import threading
