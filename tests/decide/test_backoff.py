@@ -77,8 +77,8 @@ def test_the_pauses_inside_a_call_are_the_articles() -> None:
         ({"factor": 10.1}, "factor=10.1 is out of range"),
         ({"factor": float("nan")}, "factor=nan is out of range"),
         ({"base_ms": -1}, "first pause of -1 ms"),
-        ({"base_ms": 2_000, "cap_ms": 1_999}, "longest pause of 1999 ms"),
-        ({"cap_ms": limits.VISIBILITY_MS_MAX + 1}, "hidden for 12 hours at most"),
+        ({"base_ms": 2_000, "cap_ms": 1_999}, "longest pause of 1s999ms"),
+        ({"cap_ms": limits.VISIBILITY_MS_MAX + 1}, "most 12h, for which a message can be hidden"),
     ],
 )
 def test_what_cannot_be_a_backoff_is_refused(settings: dict[str, Any], said: str) -> None:

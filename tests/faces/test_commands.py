@@ -64,6 +64,9 @@ def test_help_breaks_no_option_and_no_value_at_a_hyphen() -> None:
         helped = CliRunner().invoke(program, [*words, "--help"], prog_name="onefold", terminal_width=80).output
         assert not [line for line in helped.splitlines() if re.search(r"\w-$", line)], helped
         assert "\u2011" not in helped
+    helped = CliRunner().invoke(program, ["calendar", "--help"], prog_name="onefold", terminal_width=80).output
+    assert "`onefold runs`" in helped
+    assert "\u00a0" not in helped
 
 
 def test_the_list_of_commands_is_what_their_own_help_says() -> None:

@@ -224,9 +224,19 @@ def test_a_misspelt_folder_is_not_made(shell: Shell) -> None:
     assert place.exists()
 
 
+def test_a_misspelt_file_is_compared_with_those_that_are_there(shell: Shell) -> None:
+    shell.send("a")
+    said = shell.fails("status", "--url", "sqlite:///.onefold/shp.db")
+    assert "Did you mean sqlite:///.onefold/shop.db?" in said
+    said = " ".join(shell.fails("status", "--url", f"sqlite:///{shell.folder}/nope/shop.db").split())
+    assert f"Its folder does not exist either: {shell.folder}/nope." in said
+
+
 def test_the_folder_of_the_default_is_made(shell: Shell) -> None:
     shell.send("a")
     assert (shell.folder / ".onefold" / "shop.db").exists()
+    with pytest.raises(onefold.errors.StorageError, match="~ is not expanded in a URL"):
+        onefold.store("sqlite:///~/records.db")
     with pytest.raises(onefold.errors.StorageError, match="There is no folder"):
         onefold.store(f"sqlite:///{shell.folder}/elsewhere/.onefold/shop.db")
 

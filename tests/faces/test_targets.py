@@ -15,6 +15,8 @@ WRONG = [
     (("why", "x", "shop"), 1, "Did you mean shop:app?"),
     (("why", "x", "redis"), 1, "'redis' is neither an app"),
     (("why", "x", "extra", "shop:app"), 1, "Of a key alone: onefold why x shop:app"),
+    (("worker", "--url", "sqlite:///a.db"), 2, "onefold worker takes no --url: it needs an app (module:attribute)"),
+    (("completion", "--url", "sqlite:///a.db"), 2, "No such option '--url'."),
     (("counts",), 2, "DATE is missing (2026, 2026-11 or 2026-11-23). Write: onefold counts DATE [APP]"),
     (("counts", "shop:app"), 2, "DATE is missing (2026, 2026-11 or 2026-11-23): shop:app is an app"),
     (("why", "shop:app"), 2, "KEY is missing: shop:app is an app. Write: onefold why KEY shop:app"),

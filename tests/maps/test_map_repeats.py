@@ -24,7 +24,7 @@ def test_a_row_that_is_twice_in_the_file_is_counted_once_and_said(tmp_path: Path
         )
         assert set(mill.effects.values()) == {1}
         seen = looking.show(AdminSession(mill.app.runtime(), actor="person:a", jobs=jobs_of(mill.app)), RUN)
-        assert (seen.run.stand, seen.run.done, seen.run.expected, seen.duplicates) == ("complete", 15, 15, 1)
+        assert (seen.run.status, seen.run.done, seen.run.expected, seen.duplicates) == ("complete", 15, 15, 1)
         assert len(mill.records("SUCCEEDED")) == 16  # as Step Functions would: each row is a child
 
 

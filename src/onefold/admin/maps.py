@@ -375,11 +375,11 @@ def _repeated(repeats: Repeats) -> str | None:
     count, again = repeats.answered + repeats.given_again, repeats.given_again
     if not count:
         return None
-    lines = ", ".join(f"{line:,}" for line in repeats.lines)
+    lines = ", ".join(map(str, repeats.lines))
     where = f"line{'s' if len(repeats.lines) > 1 else ''} {lines}{', ...' if count > len(repeats.lines) else ''}"
     text = f"{counted(count, 'row')} {'repeats' if count == 1 else 'repeat'} the key of an earlier row ({where})"
     if not again:
-        return f"{text}, answered from its record: no effect happened again."
+        return f"{text}, answered from {'its record' if count == 1 else 'their records'}: no effect happened again."
     which = f"{again:,} of them {'was' if again == 1 else 'were'}" if count > 1 else "it was"
     return f"{text}. A batch is one effect with all its rows: {which} given to the handler again."
 

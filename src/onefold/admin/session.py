@@ -7,8 +7,10 @@ Invariant: opening a session on an engine that does not exist creates nothing.
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
 
 T = TypeVar("T")
+_DATABASES = (".db", ".sqlite", ".sqlite3")
 
 _PAGE = 500  # messages per peek
 
@@ -208,21 +211,32 @@ def open_session(
     path = url.removeprefix("sqlite:///").partition("?")[0] if url.startswith("sqlite:///") else None
     size = None if path is None else _size_of(path)
     if path is not None and not size:
-        relative = " A relative path starts at the folder that a process runs in." if not path.startswith("/") else ""
-        raise errors.NotFoundError(
-            f"{os.path.abspath(path)} is empty."
-            if size is not None
-            else f"There is no file {os.path.abspath(path)} yet.",
-            meaning=f"It is created when an app first sends or a worker first runs.{relative}",
-            todo="Look where the senders and workers run, or give the file's absolute path in ONEFOLD_URL or --url."
-            if relative
-            else "Check the URL.",
-        )
+        raise _no_file(path, is_empty=size is not None)
     runtime = Runtime(
         Registry(""), url, clock=clock or SystemClock(), entropy=entropy or SystemEntropy(), records_alone=True,
         read_only=read_only,
     )  # fmt: skip
     return AdminSession(runtime, actor=actor, jobs=jobs)
+
+
+def _no_file(path: str, *, is_empty: bool) -> errors.NotFoundError:
+    """The error for a database that does not exist yet, with one that was perhaps meant."""
+    place = os.path.abspath(path)
+    folder, name = os.path.split(place)
+    meaning = "It is created when an app first sends or a worker first runs."
+    todo = "Check the URL."
+    if not os.path.isdir(folder) and os.path.basename(folder) != ".onefold":
+        meaning = f"Its folder does not exist either: {folder}."
+    if not path.startswith("/"):
+        meaning += " A relative path starts at the folder that a process runs in."
+        todo = "Look where the senders and workers run, or give the file's absolute path in ONEFOLD_URL or --url."
+    with suppress(OSError):
+        near = difflib.get_close_matches(name, [one for one in os.listdir(folder) if one.endswith(_DATABASES)], n=1)
+        if near:
+            todo = f"Did you mean sqlite:///{os.path.join(os.path.dirname(path), near[0])}?"
+    return errors.NotFoundError(
+        f"{place} is empty." if is_empty else f"There is no file {place} yet.", meaning=meaning, todo=todo
+    )
 
 
 def _size_of(path: str) -> int | None:

@@ -9,6 +9,7 @@ Never here: what a command does. Invariant: every command has a help text, an ex
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any, Final
@@ -120,20 +121,22 @@ _EXIT_CODES = {
 }
 
 
+_COMMAND: Final = re.compile(r"`[^`]{1,60}`")
 _UNBROKEN: Final = {ord("-"): "\u2011"}  # a hyphen at which click's text wrapper does not break
 
 
 class _Formatter(click.HelpFormatter):
-    """Wraps help at spaces only, so that an option's name or a value can be copied."""
+    """Wraps help at spaces only, and not inside a command, so that an option's name, a value or a command can be copied."""
 
     def write_text(self, text: str) -> None:
-        super().write_text(text.translate(_UNBROKEN))
+        commands = re.sub(_COMMAND, lambda found: "\u00a0".join(found[0].split()), text)
+        super().write_text(commands.translate(_UNBROKEN))
 
     def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
         super().write_dl([(one, text.translate(_UNBROKEN)) for one, text in rows], col_max, col_spacing)
 
     def getvalue(self) -> str:
-        return super().getvalue().replace(_UNBROKEN[ord("-")], "-")
+        return super().getvalue().replace(_UNBROKEN[ord("-")], "-").replace("\u00a0", " ")
 
 
 class _Context(click.Context):
@@ -149,6 +152,20 @@ class Command(click.Command):
         super().__init__(*args, **settings)
         self.example = example
         self.read_only = read_only
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line; a command without --url says what it takes instead."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name != "--url" or not any("APP" in str(one.metavar) for one in self.params):
+                raise
+            path = ctx.command_path
+            raise click.UsageError(
+                f"{path} takes no --url: it needs an app (module:attribute), which opens its own URL, or the one in"
+                f" ONEFOLD_URL. Write: {path} shop:app",
+                ctx,
+            ) from None
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """Write the example, and the exit codes that all commands share."""

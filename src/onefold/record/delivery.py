@@ -21,6 +21,7 @@ from onefold import limits
 from onefold.contracts import store
 from onefold.contracts.ledger import COUNT_PREFIX
 from onefold.contracts.queue import Ack, Leave, Settle
+from onefold.duration import to_text
 from onefold.errors import UsageError
 
 Jitter = Literal["full", "half", "none"]
@@ -60,11 +61,14 @@ class Backoff(Struct, frozen=True, kw_only=True):
             raise UsageError(f"jitter={self.jitter!r} is not known.", todo="It is full, half or none.")
         if not 1 <= self.factor <= FACTOR_MAX:
             raise UsageError(f"factor={self.factor} is out of range.", todo=f"It may be 1 to {FACTOR_MAX:g}.")
-        if not 0 <= self.base_ms <= self.cap_ms <= limits.VISIBILITY_MS_MAX:
+        if self.base_ms < 0:
+            raise UsageError(f"A first pause of {self.base_ms} ms is not possible.", todo="It may be 0 or more.")
+        if not self.base_ms <= self.cap_ms <= limits.VISIBILITY_MS_MAX:
             raise UsageError(
-                f"A first pause of {self.base_ms} ms with a longest pause of {self.cap_ms} ms is not possible.",
-                meaning="A message can be hidden for 12 hours at most.",
-                todo=f"Keep 0 <= base <= cap <= {limits.VISIBILITY_MS_MAX} ms.",
+                f"A first pause of {to_text(self.base_ms)} with a longest pause of {to_text(self.cap_ms)} is not possible.",
+                meaning="The first pause (base=) is at most the longest (cap=, 15m unless you say otherwise), and that is at"
+                " most 12h, for which a message can be hidden.",
+                todo='Write both, for example base="1h", cap="6h".',
             )
 
 

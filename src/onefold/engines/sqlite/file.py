@@ -123,7 +123,9 @@ def refuse_no_folder(path: str, real_path: str) -> None:
             f"There is no folder {own}, in which {os.path.abspath(path)} would be made.",
             meaning="Perhaps the path is misspelt, or a volume is not mounted: a new file knows nothing of what was done "
             "before. Nothing was made.",
-            todo=f"Correct the URL, or make the folder: mkdir -p {shlex.quote(own)}",
+            todo="~ is not expanded in a URL: write the folder's whole path."
+            if "~" in path.split("/")
+            else f"Correct the URL, or make the folder: mkdir -p {shlex.quote(own)}",
         ) from None
 
 
