@@ -46,7 +46,7 @@ ENVIRONMENT: Final = (
     ),
     Setting(
         "ONEFOLD_APP",
-        "The app that commands are about when they name none.",
+        "The app of commands that name none.",
         "`module:attribute`",
         "none",
     ),

@@ -191,8 +191,8 @@ def test_no_control_character_reaches_a_terminal() -> None:
 
 @pytest.mark.parametrize("format_", ["text", "html"])
 def test_nothing_to_show_says_why(format_: Format) -> None:
-    assert "Nothing happened yet." in shown(MessageHistory(), HistoryQuery(), format_)
-    assert "Nothing is remembered of this message" in shown(shop(), HistoryQuery(message="unknown"), format_)
+    assert "Nothing has happened yet." in shown(MessageHistory(), HistoryQuery(), format_)
+    assert "No event of this message is recorded" in shown(shop(), HistoryQuery(message="unknown"), format_)
     assert "Nothing of this kind is remembered." in shown(shop(), HistoryQuery(queue="other"), format_)
 
 

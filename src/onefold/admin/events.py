@@ -2,7 +2,7 @@
 
 Buses are declared in an app; what was put and what archives keep is in its engine. An event that a rule's target refused is
 in the rule's dead-letter queue in the form that EventBridge uses: the original event, with rule and target among the
-attributes. Delivering it again builds the message anew from the rule as it is now, sends it to that one target and
+attributes. Delivering it again builds the message again from the present rule, sends it to that one target and
 removes the dead letter, in one transaction if the engine has them. Never here: matching, delivery, drawing.
 Invariants: nothing but `put`, `replay`, `cancel` and `redeliver` changes anything; an event stays in the dead-letter queue
 until its target has taken it.

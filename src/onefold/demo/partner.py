@@ -296,7 +296,7 @@ async def serve(mode: Mode, temper: Temper, ledger_path: Path, port: int, *, sto
 
     Args:
         mode: the kind of partner.
-        temper: how often what goes wrong.
+        temper: how often each thing goes wrong.
         ledger_path: the ledger's file, which is created.
         port: TCP port on loopback, 0 lets the system choose; the port is printed either way.
         stop_with_stdin: stop when standard input ends, so that no partner outlives the process that started

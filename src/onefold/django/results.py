@@ -58,7 +58,7 @@ def plain(value: object) -> Any:
         return [plain(one) for one in value]
     if isinstance(value, bytes):
         return value.decode()
-    raise TypeError(f"{type(value).__name__} cannot be written as JSON: arguments and results of tasks are.")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON, as arguments and results of tasks must be.")
 
 
 def fresh(task: Task[..., Any], alias: str, result_id: str, call: Call) -> TaskResult[Any]:
@@ -115,7 +115,7 @@ def look(jobs: TaskJobs, alias: str, result_id: str) -> TaskResult[Any]:
     """The result with an id.
 
     Raises:
-        TaskResultDoesNotExist: the id is of no known task, or nothing is known of the call.
+        TaskResultDoesNotExist: no known task has the id, or nothing is known of the call.
     """
     named = jobs.place_of(result_id)
     if named is None:

@@ -50,9 +50,9 @@ class ServerFacts(Struct, frozen=True, kw_only=True):
     Args:
         data: the data file; None if the queues are in memory.
         started_at_ms: by the server's clock.
-        admin_token: the token that clients must send; None: none is needed.
+        admin_token: the token that clients must send; None if they need none.
         is_open: other machines can reach this server.
-        key: requests must be signed with it; None: no signature is needed.
+        key: requests must be signed with it; None if they need no signature.
     """
 
     data: str | None

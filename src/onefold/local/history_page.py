@@ -312,8 +312,8 @@ class HistoryView:
     def nothing(self) -> str:
         """Why there is nothing to show."""
         if self.asked.message is not None:
-            return "Nothing is remembered of this message: it was never here, or it happened too long ago."
-        return "Nothing happened yet." if not len(self.history) else "Nothing of this kind is remembered."
+            return "No event of this message is recorded: it was never here, or its events are too old."
+        return "Nothing has happened yet." if not len(self.history) else "Nothing of this kind is remembered."
 
 
 def received_text(count: int) -> str:
@@ -470,7 +470,7 @@ class _Html:
         return text
 
     def _named(self, name: str) -> str:
-        """A message's id as a link to its story."""
+        """A message's id as a link to its history."""
         return f'<a href="{self._link(message=name)}"><code>{escape(name)}</code></a>'
 
     def _row(self, event: HistoryEvent, events: Sequence[HistoryEvent], *, one: bool) -> str:

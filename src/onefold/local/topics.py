@@ -2,7 +2,7 @@
 
 A subscription puts SNS's envelope into its queue, or the bare message (raw delivery). A message that a queue refuses goes to
 the subscription's dead-letter queue, or is lost for that subscriber, with a warning: SNS does not try such a message again.
-Topics and subscriptions come from a template; they are in memory, and a start makes them again.
+Topics and subscriptions come from a template; they are kept in memory, and made again at each start.
 
 Never here: HTTP and how parameters are written (`sns_api.py`), the filter language (`events/patterns.py`). Invariants: a
 message that SNS would refuse is put into no queue; no subscriber's failure keeps a message from another.
@@ -175,7 +175,9 @@ class Topics:
     async def _put(self, queue: str, entry: Entry) -> str | None:
         """Put a message into a queue; returns why that was refused, or None."""
         if len(entry.attributes) > RAW_ATTRIBUTES_MAX:
-            return f"A raw message has at most {RAW_ATTRIBUTES_MAX} attributes, and this one {len(entry.attributes)}."
+            return (
+                f"A raw message has at most {RAW_ATTRIBUTES_MAX} attributes, and this one has {len(entry.attributes)}."
+            )
         try:
             (answer,) = await self._sqs.queues.send(queue, (entry,), via="sns")
         except errors.OnefoldError as error:

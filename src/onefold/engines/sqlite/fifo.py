@@ -62,7 +62,7 @@ class Memory:
     def first_of(
         self, group: str | None, dedup_id: str | None, body: str, message: int, position: int, at_ms: int
     ) -> tuple[int, int] | None:
-        """Message and position of the earlier message that this one duplicates; None if it is new, and remembers it.
+        """Message and position of the earlier message that this one duplicates; None if it is new: then it is remembered.
 
         Args:
             dedup_id: None to derive it from the body.

@@ -15,7 +15,7 @@ Each change writes its own `stamp`, as changes of records do: botocore repeats a
 refusal of the second call shows this stamp, the first one was applied. Without the stamp the winner would believe that
 another process had won.
 
-Never here: queues, receipts, outbox sends. Invariants: nothing is called until a call is asked for; at level 4 the
+Never here: queues, receipts, outbox sends. Invariants: no request is made before a call needs it; at level 4 the
 record is completed if and only if every action was applied; a version of a value that was replaced is never current
 again; of the changes of one version at most one is answered True, and none if its answer was lost and the value has
 changed again since.
