@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import onefold
@@ -171,6 +173,28 @@ def test_what_was_edited_or_redriven_since_it_was_listed_is_not_deleted(there: O
     assert keys(there) == ["a"]
     (left,) = there.session.engine.queues.peek("orders")
     assert left.key == "b"
+
+
+def test_many_are_deleted_in_several_transactions_so_that_others_write_meanwhile(
+    there: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill(there, *"abcde")
+    monkeypatch.setattr(dead_letters, "_PAGE", 2)
+    sizes: list[int] = []
+    together = there.session.together
+
+    def counted(write: Any) -> Any:
+        rows = together(write)
+        sizes.append(len(rows))
+        return rows
+
+    listed = list(dead_letters.find(there.session, Select()))
+    monkeypatch.setattr(there.session, "together", counted)
+    assert dead_letters.remove(there.session, listed) == 5
+    assert sizes == [2, 2, 1]
+    assert keys(there) == []
+    rows = [row for row in there.session.engine.ledger.between(0, 1 << 60) if row.event == "removed"]
+    assert sorted(row.key.key for row in rows if row.key is not None) == list("abcde")
 
 
 def test_an_edit_of_what_was_edited_or_redriven_since_it_was_read_is_refused(there: Open) -> None:

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 
 from msgspec import Struct
 
@@ -27,7 +28,7 @@ from onefold.observe.wording import counted, instant
 from onefold.runner.handlers import run_of
 
 _ROWS_SHOWN = 12
-_PAGE = 1_000  # messages of one page
+_PAGE = 1_000  # messages of one page, and of one transaction that deletes them
 _PAGES_MAX = 5  # pages that are read for one result if a selection matches few messages
 
 
@@ -529,30 +530,35 @@ def check_named(select: Select) -> None:
 def remove(session: AdminSession, messages: Sequence[Peeked], *, reason_text: str | None = None) -> int:
     """Delete dead letters permanently; returns how many. A group without dead letters is restarted.
 
-    What was edited, redriven or deleted since it was read is left alone.
+    What was edited, redriven or deleted since it was read is left alone. Each thousand is a transaction.
 
     Args:
         messages: from `find`.
         reason_text: why, for the ledger.
     """
-    readings = [reading.read(session, message) for message in messages]
-
-    def write() -> list[Row]:
-        answers = reading.remove_unchanged(session, messages)
-        rows = [
-            session.row("removed", key=known.key, message=message, reason_text=reason_text)
-            for message, known, removed in zip(messages, readings, answers, strict=True)
-            if removed
-        ]
-        session.engine.ledger.append(rows)
-        return rows
-
-    rows = session.together(write)
+    rows: list[Row] = []
+    for first in range(0, len(messages), _PAGE):
+        some = messages[first : first + _PAGE]
+        readings = [reading.read(session, message) for message in some]
+        rows += session.together(partial(_remove, session, some, readings, reason_text))
     if session.engine.commit is None:
         _free(session, {row.key for row in rows if row.key is not None})
     for source in sorted({message.source for message in messages if message.source is not None and message.group}):
         groups.let_go_of_empty(session, source)
     return len(rows)
+
+
+def _remove(
+    session: AdminSession, messages: Sequence[Peeked], readings: Sequence[Reading], reason_text: str | None
+) -> list[Row]:
+    answers = reading.remove_unchanged(session, messages)
+    rows = [
+        session.row("removed", key=known.key, message=message, reason_text=reason_text)
+        for message, known, removed in zip(messages, readings, answers, strict=True)
+        if removed
+    ]
+    session.engine.ledger.append(rows)
+    return rows
 
 
 def _free(session: AdminSession, keys: Collection[RecordKey]) -> None:
