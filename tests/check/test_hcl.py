@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from lark import Token, Tree
 
 from onefold.check.checking import check
 from onefold.check.hcl_expressions import Evaluator, Scope
@@ -142,7 +143,7 @@ def test_a_change_in_a_right_configuration_is_seen(tmp_path: Path, name: str, ol
         (b'a = "\xe9"\n', "main.tf:1 is not UTF-8"),
         (b"a = " + b"[" * 500 + b"]" * 500 + b"\n", "nested deeper than 200"),
         (b"a = " + b"[" * 20_000 + b"\n", "main.tf:2 is not HCL"),
-        (b"a = <<EOT\n" + b"\n" * 100_000 + b"\n", "main.tf:1 begins more than 2000 spaces or empty lines"),
+        (b"a = <<EOT\n" + b"\n" * 100_000 + b"\n", "main.tf:1 begins more than 500 spaces or empty lines"),
         (b"# aws_sqs_queue\n" * 70_000, "larger than 1,048,576 bytes"),
         (b'a = "${b"\n', "main.tf:1 is not HCL"),
     ],
@@ -346,7 +347,7 @@ def test_expressions_are_worth_what_terraform_says(text: str, value: object) -> 
         def read(self, path: str) -> None:
             return None
 
-        def parsed(self, text: str) -> object:
+        def parsed(self, text: str) -> Tree[Token]:
             return expression_of(text, "x")
 
     names = {"a": 30, "l": [1, 2], "m": {"k": [{"z": 3}]}}

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 STEPS_MAX: Final = 300_000  # ours: expressions that are evaluated for a directory
 _ESCAPE: Final = re.compile(r'\\(?:([nrt"\\])|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8}))')
 _ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
-_HEREDOC: Final = re.compile(r"<<(-?)[\w.-]+\r?\n(.*?)\r?\n?[ \t]*[\w.-]+\r?\n\Z", re.DOTALL)
 _SPECIAL: Final = re.compile(r"\$\$\{|%%\{|\$\{|%\{")
 
 
@@ -165,11 +164,9 @@ class _Expressions:
         return unknown("a text with directives")
 
     def _heredoc(self, node: Tree[Token], scope: Scope) -> Any:
-        match = _HEREDOC.fullmatch(word(node))
-        if match is None:
-            return unknown("a text that is not understood")
-        lines = f"{match[2]}\n".split("\n") if match[2] else [""]
-        if match[1]:
+        first, *lines = word(node).replace("\r\n", "\n").removesuffix("\n").split("\n")
+        lines = [*lines[:-1], ""] if len(lines) > 1 else [""]  # without the line of the mark
+        if first.startswith("<<-"):
             spaces = min((len(one) - len(one.lstrip()) for one in lines if one.strip()), default=0)
             lines = [one[spaces:] for one in lines]
         return self._template("\n".join(lines), scope)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 BYTES_MAX: Final = 8 * FILE_BYTES_MAX  # ours: of all files of a directory
 DEPTH_MAX: Final = 200  # ours: of a syntax tree, in which a block or object is three or four levels
-BLANKS_MAX: Final = 2_000  # ours: in a row; the time that the parser needs grows with their square
+BLANKS_MAX: Final = 500  # ours: in a row; the time that the parser needs grows with their square
 LABELS: Final = {"resource": 2, "data": 2, "variable": 1, "module": 1, "output": 1, "provider": 1, "locals": 0}
 _BLANKS: Final = re.compile(rf"\s{{{BLANKS_MAX}}}")
 _NEWLINE: Final = "new_line_or_comment"

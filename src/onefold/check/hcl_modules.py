@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -133,7 +132,7 @@ class _Module:
     def __init__(
         self, tree: _Tree, address: str, folder: Path, path: str, given: Mapping[str, Expression] | None = None,
         arguments: Mapping[str, Callable[[], Any]] | None = None, providers: Mapping[str, str] | None = None,
-        condition: str = "", depth: int = 0,
+        condition: str = "", calls: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self._tree = tree
         self.address = address
@@ -143,7 +142,7 @@ class _Module:
         self._arguments = arguments or {}
         self._providers = providers or {}
         self._condition = condition
-        self._depth = depth
+        self._calls = calls
         self._blocks = tree.blocks(folder)
         self._locals: dict[str, Expression] = {
             name: one for each in self._blocks.get("locals", ()) for name, one in each.attributes.items()
@@ -325,7 +324,7 @@ class _Module:
         if call not in self._children:
             self._children[call] = {}
             folder = self._folder_of(block)
-            if folder is None or self._depth >= MODULES_DEEP_MAX:
+            if folder is None or len(self._calls) >= MODULES_DEEP_MAX:
                 self._tree.missing[f"{self.address}{'.' if self.address else ''}module.{call}, which is not read"] = (
                     None
                 )
@@ -352,7 +351,7 @@ class _Module:
             arguments={name: given(one) for name, one in block.attributes.items()},
             providers={**self._providers, **{name: self._providers.get(one, one) for name, one in passed.items()}},
             condition=self._condition_of(block),
-            depth=self._depth + 1,
+            calls=(*self._calls, block.labels[0]),
         )  # fmt: skip
 
     def _folder_of(self, block: HclBlock) -> Path | None:
@@ -361,9 +360,7 @@ class _Module:
         if isinstance(source, str) and source.startswith(("./", "../")):
             folder = Path(os.path.normpath(self._folder / source))
         else:
-            calls = re.sub(r"\[[^\]]*\]", "", self.address).split(".")
-            key = ".".join([*(one for one in calls if one not in ("module", "")), block.labels[0]])
-            installed = self._tree.installed(key)
+            installed = self._tree.installed(".".join((*self._calls, block.labels[0])))
             if installed is None:
                 return None
             folder = Path(os.path.normpath(installed))

@@ -96,9 +96,9 @@ def command(
     """Find what makes queues and functions work twice, lose messages or stop.
 
     PATHS are CloudFormation or SAM templates, plans of Terraform (terraform show -json), Python files, or directories that
-    contain some; the handlers that a template names are read with it. An app of onefold, as module:attribute, is imported,
-    and what it declares is checked. aws://REGION is a region of your account, read with your credentials. Exit code 1:
-    a finding as severe as --fail-on. 2: something that was named could not be read or written.
+    contain some, or Terraform's own files; the handlers that a template names are read with it. An app of onefold, as
+    module:attribute, is imported, and what it declares is checked. aws://REGION is a region of your account, read with your
+    credentials. Exit code 1: a finding as severe as --fail-on. 2: something that was named could not be read or written.
     """
     if explain is not None or list_rules:
         return _about_rules(explain)
@@ -347,7 +347,7 @@ def _draw(checked: CheckedInput, *, offers: bool) -> None:
     )
     files = " and ".join(_count(len(found), name) for found, name in counts if found)
     if not files:
-        nothing = "No CloudFormation or SAM template, and no Python that uses queues, was found there."
+        nothing = "No CloudFormation or SAM template, no Terraform and no Python that uses queues was found there."
         line("Nothing was checked." if checked.unread else nothing, "yellow")
         return
     line(f"{files} checked: {formats.counted(checked.open)} found{beside}.", "bold" if checked.open else "green")
