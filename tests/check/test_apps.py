@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import onefold.demo
 from onefold.cli import main
 
 SHOP = '''"""A shop."""
@@ -119,6 +120,17 @@ def test_the_apps_of_the_demo_are_clean(shop: str) -> None:
     code, output = run(f"onefold.demo.{shop}:app", "--preview", "--fail-on", "info")
     assert code == 0, output
     assert "1 app and" in output
+
+
+@pytest.mark.parametrize("form", ["cloudformation", "yaml"])
+def test_the_shop_of_the_demo_on_aws_is_clean_and_so_is_what_synth_writes_for_it(here: Path, form: str) -> None:
+    source = Path(onefold.demo.__file__).parent / "data" / "shop_on_aws.py"
+    (here / f"demo_{form}.py").write_text(source.read_text())
+    template = "template.json" if form == "cloudformation" else "template.yaml"
+    assert main.run(["synth", f"demo_{form}:app", "--format", form, "--output", template]) == 0
+    code, output = run(template, f"demo_{form}:app", f"demo_{form}.py", "--preview", "--fail-on", "info")
+    assert code == 0, output
+    assert output.startswith("1 template and 1 app and 1 Python file checked: nothing found.")
 
 
 def test_what_synth_writes_is_clean(here: Path) -> None:
