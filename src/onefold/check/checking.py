@@ -261,8 +261,9 @@ class _Checking:
             for finding in self._in_template(Joined(model=model_of(facts), handlers=here)):
                 _, where = found.setdefault(_same(finding), (self._worded(finding, facts.document), set()))
                 where.add(number)
+        scenarios = one.worlds.scenarios()
         for finding, where in found.values():
-            said = one.worlds.scenario(where)
+            said = scenarios.of(where)
             yield (
                 replace(finding, message=f"If {said}: {finding.message}", condition_scenario=said) if said else finding
             )

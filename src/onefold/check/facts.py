@@ -54,7 +54,7 @@ class Unresolved(msgspec.Struct, frozen=True):
     """
 
     why: str
-    other_than: tuple[str, ...] = ()
+    other_than: frozenset[str] = frozenset()
 
 
 class ResourceSetting(msgspec.Struct, Generic[T], frozen=True):

@@ -418,7 +418,8 @@ class Intrinsics:
 
 def _differs(value: Any, other: Any) -> bool:
     """Whether a value that is not known is certainly not this one."""
-    return isinstance(value, Unresolved) and text_of(other) in value.other_than
+    text = text_of(other)
+    return isinstance(value, Unresolved) and isinstance(text, str) and text in value.other_than
 
 
 def _bad(name: str, argument: Any) -> Unresolved:

@@ -13,7 +13,7 @@ Source: CloudFormation user guide, Conditions, Parameters and Rules sections.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations, product
 from math import prod
 from typing import Any, Final
@@ -27,10 +27,12 @@ from onefold.check.loops import LOOP
 from onefold.check.scope import FUNCTIONS, QUEUE, Scope
 
 WORLDS_MAX: Final = 32  # ours
-RESOURCES_MAX: Final = (
-    3_000  # ours: of all worlds together, so that a large template takes no longer than many small ones
-)
+RESOURCES_MAX: Final = 3_000  # ours: of all worlds together, so that a large template takes not much longer
+CHARS_MAX: Final = 4_000_000  # ours, likewise
 TRIED_MAX: Final = 512  # ours: combinations, most of which are worlds that were seen before
+EVALUATED_MAX: Final = 100_000  # ours: values in conditions and parameters, in all that are tried
+TOLD_MAX: Final = 64  # ours: conditions by which worlds are told apart
+NAMED_MAX: Final = 5  # ours: conditions in an example
 VALUES_MAX: Final = 16  # ours: of one parameter
 REGION: Final = "AWS::Region"
 _READ: Final = frozenset({QUEUE, MAPPING, CONNECTOR, ALIAS, *FUNCTIONS, *POLICIES, *ATTACHED, *AROUND})
@@ -59,39 +61,54 @@ class Worlds(Struct, frozen=True, kw_only=True):
     looked_at: tuple[World, ...]
     not_looked_at: tuple[str, ...] = ()
 
-    def scenario(self, some: Collection[int]) -> str:
+    def scenarios(self) -> Scenarios:
+        """What tells them apart."""
+        return Scenarios(self.looked_at)
+
+
+class Scenarios:
+    """Says in which of some worlds something holds."""
+
+    def __init__(self, worlds: Sequence[World]) -> None:
+        self._worlds = worlds
+        self._conditions: dict[
+            frozenset[int], str
+        ] = {}  # the first condition, or its opposite, that holds in just these
+        for name in dict.fromkeys(name for one in worlds for name in one.holds):
+            for value in (True, False):
+                where = frozenset(at for at, one in enumerate(worlds) if one.holds.get(name) is value)
+                if where and len(where) < len(worlds) and len(self._conditions) < TOLD_MAX:
+                    self._conditions.setdefault(where, f"{name} is {str(value).lower()}")
+        names = dict.fromkeys(name for one in worlds for name in one.shown)
+        values = {name: [one.shown.get(name) for one in worlds] for name in names}
+        self._values = {name: those for name, those in values.items() if len(set(those)) > 1}
+
+    def of(self, some: Collection[int]) -> str:
         """In which of the worlds something holds, `Production is false`; "" for all of them.
 
         Args:
             some: their numbers.
         """
-        if len(some) == len(self.looked_at):
+        if len(some) == len(self._worlds):
             return ""
-        chosen = frozenset(some)
-        said = next(self._exactly(chosen), None)
-        first = self.looked_at[min(chosen)]
-        differs = {name: value for name, value in first.shown.items() if value != self.looked_at[0].shown.get(name, "")}
+        chosen, first = frozenset(some), min(some)
+        differs = {name: those[first] for name, those in self._values.items() if those[first] not in (None, those[0])}
         example = " and ".join(f"{name} is {value}" for name, value in differs.items())
+        said = next(self._exactly(chosen), None)
         if said is None:
-            held = " and ".join(f"{name} is {str(value).lower()}" for name, value in first.holds.items())
-            return f"for example {example or held}"
+            holds = [told for where, told in self._conditions.items() if first in where]
+            return f"for example {example or ' and '.join(holds[:NAMED_MAX])}"
         return said if not example or example == said else f"{said}, as when {example}"
 
     def _exactly(self, chosen: frozenset[int]) -> Iterator[str]:
         """What is so in these worlds, and in no other: one condition, the values of one parameter, two conditions."""
-        numbered = list(enumerate(self.looked_at))
-        names = dict.fromkeys(name for one in self.looked_at for name in one.holds)
-        literals = {
-            f"{name} is {str(value).lower()}": frozenset(at for at, one in numbered if one.holds.get(name) is value)
-            for name in names
-            for value in (True, False)
-        }
-        yield from (said for said, where in literals.items() if where == chosen)
-        for name in dict.fromkeys(name for one in self.looked_at for name in one.shown):
-            values = dict.fromkeys(self.looked_at[at].shown.get(name) for at in sorted(chosen))
-            if None not in values and chosen == {at for at, one in numbered if one.shown.get(name) in values}:
+        if chosen in self._conditions:
+            yield self._conditions[chosen]
+        for name, those in self._values.items():
+            values = dict.fromkeys(those[at] for at in sorted(chosen))
+            if None not in values and chosen == {at for at, value in enumerate(those) if value in values}:
                 yield f"{name} is {' or '.join(map(str, values))}"
-        for (left, here), (right, there) in combinations(literals.items(), 2):
+        for (here, left), (there, right) in combinations(self._conditions.items(), 2):
             if here & there == chosen:
                 yield f"{left} and {right}"
 
@@ -123,10 +140,12 @@ def worlds_of(document: Document, parameters: Mapping[str, str], *, account: str
         for name, texts in uses.names.items()
         if name not in parameters and (found := uses.candidates(name, list(texts), region))
     }
-    count_max = max(2, min(WORLDS_MAX, RESOURCES_MAX // max(1, len(uses.scope.resources))))
+    resources, chars = max(1, len(uses.scope.resources)), max(1, len(document.text))
+    count_max = max(2, min(WORLDS_MAX, RESOURCES_MAX // resources, CHARS_MAX // chars))
+    tried_max = max(2, min(TRIED_MAX, EVALUATED_MAX // uses.weight))
     seen: dict[object, World] = {}
     for number, assigned in enumerate(_combinations(candidates)):
-        if number == TRIED_MAX:
+        if number == tried_max:
             break
         world = World(
             values={name: value for name, value in assigned.items() if name != REGION},
@@ -144,7 +163,7 @@ def worlds_of(document: Document, parameters: Mapping[str, str], *, account: str
         )
     looked_at = tuple(seen.values())[:count_max]
     left = len(seen) - len(looked_at)
-    untried = prod(map(len, candidates.values())) - TRIED_MAX
+    untried = prod(map(len, candidates.values())) - tried_max
     return Worlds(
         looked_at=looked_at,
         not_looked_at=(
@@ -212,6 +231,7 @@ class _Uses:
         self.conditions: dict[str, set[str]] = {}  # with the names that each depends on
         self.names: dict[str, dict[str, None]] = {}
         self.keys: dict[str, None] = {}
+        self.weight = len(scope.parameters) + 1  # of one evaluation
         self._expressions = scope.section("Conditions")
         for name, resource in scope.resources.items():
             if name.startswith(LOOP) or scope.type_of(name) in _READ:
@@ -247,6 +267,7 @@ class _Uses:
         level = [value]
         while level:
             one = level.pop()
+            self.weight += 1
             if isinstance(one, list):
                 level += one
             if not isinstance(one, dict):
@@ -305,7 +326,8 @@ class _Uses:
             return [*known, *texts]
         if not texts:
             return []
-        other = Unresolved(f"parameter {name} is something else than {' or '.join(texts)}", tuple(texts))
+        shown = f"{' or '.join(texts[:NAMED_MAX])}{' and so on' if len(texts) > NAMED_MAX else ''}"
+        other = Unresolved(f"parameter {name} is something else than {shown}", frozenset(texts))
         return [*known, *(one for one in texts if one not in known), other] if known else [other, *texts]
 
     def fixed(self, worlds: Collection[World], given: Collection[str]) -> Iterator[str]:
