@@ -24,6 +24,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib import _bootstrap
 from itertools import count
 from types import FrameType, MethodType
@@ -125,7 +126,8 @@ def register(owner: Forked) -> None:
     """Register an owner for forks, for as long as it exists."""
     go_first()
     owners, number = _here.owners, id(owner)  # copies, as the interpreter's end deletes this module's names first
-    owners[number] = weakref.ref(owner, lambda _: owners.pop(number, None))
+    # Callbacks in C: an exception that a signal handler raises inside a Python callback would be swallowed.
+    owners[number] = weakref.ref(owner, partial(owners.pop, number))
 
 
 def go_first() -> None:
@@ -165,7 +167,7 @@ def in_child(start_anew: Callable[[], None]) -> None:
         anew[mark] = lambda: start_anew
         return
     function = start_anew.__func__
-    owner = weakref.ref(start_anew.__self__, lambda _: anew.pop(mark, None))
+    owner = weakref.ref(start_anew.__self__, partial(anew.pop, mark))
 
     def method() -> Callable[[], None] | None:
         found = owner()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sqlite3
 import sys
@@ -18,6 +19,7 @@ from onefold.contracts.settings import QueueSettings
 from onefold.engines.sqlite.connection import FileConnection, refuse_stale
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.engines.sqlite.processes import are_dead
+from onefold.engines.sqlite.readers import Readers
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from tests.crash.test_fork import in_child
@@ -156,3 +158,31 @@ def test_a_log_that_goes_with_its_last_connection_is_no_other_log(tmp_path: Path
         sys.setprofile(seen)
     assert not os.path.exists(f"{path}-wal")
     assert refused == []
+
+
+def test_what_the_garbage_collector_forgets_runs_no_code_that_a_signal_could_interrupt(tmp_path: Path) -> None:
+    """Python prints and discards what a signal handler raises inside a callback of a weak reference."""
+
+    class Owner(Readers):
+        """Like a database: registered for forks, with a method for children."""
+
+        wait_s = 0.0
+
+        def __init__(self) -> None:
+            super().__init__(lambda: sqlite3.connect(":memory:"), lambda: None)
+            forks.register(self)
+            forks.in_child(self.start_anew)
+
+    gc.collect()  # what earlier tests have left
+    known = len(forks._here.owners), len(forks._here.anew)
+    owner: Owner | None = Owner()
+    assert (len(forks._here.owners), len(forks._here.anew)) == (known[0] + 1, known[1] + 1)
+    entered: list[str] = []
+    sys.setprofile(lambda frame, event, _: entered.append(f"{event} {frame.f_code.co_name}"))
+    try:
+        owner = None
+    finally:
+        sys.setprofile(None)
+    assert owner is None
+    assert [one for one in entered if one.startswith("call ")] == []
+    assert (len(forks._here.owners), len(forks._here.anew)) == known
