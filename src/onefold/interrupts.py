@@ -20,6 +20,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import pairwise
+from opcode import opmap
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
@@ -35,6 +36,22 @@ def may_be_ctrl_c() -> bool:
     """Whether a KeyboardInterrupt may come from Ctrl-C: it can only in the main thread, unless SIGINT is handled."""
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+
+
+def let_through_of_types(error: BaseException) -> None:
+    """Like `let_through`, for what users' types or key functions raised; their own `raise KeyboardInterrupt` is no Ctrl-C.
+
+    Python handles Ctrl-C between instructions and inside calls, so a `raise` statement is not where its exception comes
+    from.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if isinstance(error, KeyboardInterrupt) and trace is not None:
+        at = trace.tb_frame.f_code.co_code[trace.tb_lasti]
+        if at == opmap["RAISE_VARARGS"] and not _raised_by(error, {n: _signal.getsignal(n) for n in _SIGNALS}):
+            return
+    let_through(error)
 
 
 def is_of_a_signal(error: BaseException) -> bool:

@@ -120,7 +120,7 @@ def test_malformed_rows_are_quarantined_and_have_failed(tmp_path: Path) -> None:
         assert drive(mill, world).status == "failed"
 
 
-@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit])
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, KeyboardInterrupt])
 def test_a_row_whose_key_ends_the_program_is_quarantined(
     tmp_path: Path, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:

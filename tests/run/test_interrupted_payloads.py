@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import ClassVar
 
 import pytest
@@ -168,7 +169,7 @@ class Order:
             raise self.ends[1]
 
 
-@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit])
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, KeyboardInterrupt])
 @pytest.mark.parametrize("place", ["type", "key"])
 def test_a_type_or_key_that_ends_the_program_makes_its_message_malformed(kind: type[BaseException], place: str) -> None:
     app = onefold.App("shop")
@@ -193,6 +194,32 @@ def test_a_type_or_key_that_ends_the_program_makes_its_message_malformed(kind: t
         (letter,) = [dead_letters.letter(session, one) for one in dead_letters.find(session, dead_letters.Select())]
         assert letter.reason == "malformed"
         assert letter.summary == f"Reading it raised {kind.__name__}."
+
+
+@pytest.mark.parametrize("way", ["Ctrl-C", "a handler's own"])
+def test_a_real_ctrl_c_while_a_payload_is_read_is_one(way: str) -> None:
+    app = onefold.App("shop")
+
+    def key_of(order: dict[str, str]) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        return order["id"]
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    @app.job(app.queue("orders"), key=key_of)
+    def ship(order: dict[str, str]) -> str:
+        return order["id"]
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler if way == "Ctrl-C" else interrupt)
+    try:
+        with inline(app) as world:
+            queue = app.runtime().engine.queues.open("orders")
+            queue.send([Entry(body='{"id":"a"}', attributes={JOB_ATTRIBUTE: Attribute("ship")})])
+            with pytest.raises(KeyboardInterrupt):
+                world.run()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("place", ["type", "key"])
@@ -238,6 +265,8 @@ def test_the_command_goes_on_after_a_type_that_raises_a_ctrl_c(tmp_path: Path) -
     assert "dead 1" in worker.stdout
     assert "Reading it raised KeyboardInterrupt." in worker.stderr
     assert "Traceback" not in worker.stderr
+    listed = run("from onefold.cli.main import main; main()", "dlq", "list", "shop_app:app")
+    assert (listed.returncode, "malformed" in listed.stdout) == (0, True)
 
 
 CTRL_C = """

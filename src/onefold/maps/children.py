@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from onefold import errors
 from onefold.contracts.queue import AMENDS_ATTRIBUTE, Attribute
 from onefold.contracts.store import Record, RecordKey
-from onefold.interrupts import ENDING, let_through
+from onefold.interrupts import ENDING, let_through_of_types
 from onefold.maps.formats import read
 from onefold.maps.jobs import MapJob
 from onefold.maps.rules import Batcher
@@ -132,7 +132,7 @@ def _ready(mapping: MapJob, item: Item) -> _Ready | Malformed:
     except errors.PayloadError as error:
         return malformed(item, error)
     except (Exception, *ENDING) as error:  # noqa: BLE001 - the user's types and key function run on data from outside
-        let_through(error)
+        let_through_of_types(error)
         return Malformed(
             item.line, f"Reading it raised {type(error).__name__}: {kept_text(error)}", _text(item), item.end
         )

@@ -30,7 +30,7 @@ from onefold.contracts.queue import (
     Delivery,
 )
 from onefold.contracts.store import RecordKey
-from onefold.interrupts import ENDING, let_through
+from onefold.interrupts import ENDING, let_through_of_types
 from onefold.record.attempt import Facts, MalformedKind
 from onefold.record.decisions import ProbeAnswer
 from onefold.record.delivery import Executor, Failed, Outcome, Policy
@@ -493,7 +493,7 @@ class Job(Generic[P, R]):
                 receive_count=delivery.receive_count,
             )
         except (errors.PayloadError, *ENDING) as error:  # the app's own types and keys may raise any
-            let_through(error)
+            let_through_of_types(error)
             said = kept_text(error) if isinstance(error, Exception) else f"Reading it raised {type(error).__name__}."
             return self._without_key(delivery, malformed=said), error
         return facts, payload

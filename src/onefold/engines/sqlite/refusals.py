@@ -38,9 +38,10 @@ def is_damage(error: BaseException) -> bool:
 
 
 def kept_turn(path: str, waited_ms: int) -> errors.StorageBusy:
-    """The error when another thread of this process does not release the file."""
+    """The error when this process itself does not release the file. `waited_ms` is 0 if waiting cannot help."""
+    waited = f" for {waited_ms:,} ms" if waited_ms else ""
     return errors.StorageBusy(
-        f"A transaction of this process has kept {path} from being written for {waited_ms:,} ms.",
+        f"A transaction of this process has kept {path} from being written{waited}.",
         meaning="Nothing was written. It belongs to a transactional job's handler that has not returned, or whose work "
         "is about to be committed; a fork of this process that waits for it keeps others out, too.",
         todo="Give the handler's own calls timeouts, and do what takes long before its first statement.",
