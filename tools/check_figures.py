@@ -2,16 +2,21 @@
 
 A case is a file or directory of `tests/check/corpus` (templates in YAML and in JSON) or `tests/check/code` (Python, alone
 and with a template). Its first line, or the metadata of JSON, says what has to be found: `# finds: DUP002 error, LOS001
-error`, or `nothing`. The same rule with the same severity is the same finding.
+error`, or `nothing`. A file in `tests/check/hcl` (Terraform's own) has many cases, each below such a line; what is above the
+first belongs to all of them, and a block of a case replaces the one of that name there. The right ones are directories in
+`right`. The same rule with the same severity is the same finding.
 Never here: whether figures are good enough; tests compare each case. Invariant: a case that could not be read is an error.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +28,8 @@ from onefold.errors import UsageError
 
 CASES: Final = Path(__file__).resolve().parents[1] / "tests" / "check"
 KINDS: Final = ("corpus", "code")
+_CASE: Final = re.compile(r"^# finds: (.*)$", re.MULTILINE)
+_BLOCK: Final = re.compile(r'^(?:resource|data) "[^"]+" "[^"]+"', re.MULTILINE)
 TODAY: Final = date(2026, 11, 23)  # suppressions in the cases have last days
 
 
@@ -54,20 +61,50 @@ def _ratio(part: int, whole: int) -> str:
     return f"{part / whole:.2f} ({part}/{whole})" if whole else "-"
 
 
-def cases(which: str) -> Iterator[Path]:
-    """The files and directories of the cases that are `right` or `wrong`."""
+def cases(which: str, folder: Path) -> Iterator[Path]:
+    """The files and directories of the cases that are `right` or `wrong`; wrong ones of Terraform go to a folder."""
     for kind in KINDS:
         yield from sorted((CASES / kind / which).iterdir())
+    hcl = CASES / "hcl"
+    if which == "right":
+        yield from sorted((hcl / "right").iterdir()) if hcl.is_dir() else ()
+        return
+    for name, finds, text in terraform_cases(hcl):
+        case = folder / name
+        case.mkdir()
+        (case / "main.tf").write_text(f"# finds: {finds}\n{text}", encoding="utf-8")
+        yield case
+
+
+def terraform_cases(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """The wrong cases of Terraform in the files of a folder: a name, what each finds, and its text."""
+    for file in sorted(folder.glob("*.tf")):
+        shared, *rest = _CASE.split(file.read_text(encoding="utf-8"))
+        for at, (finds, text) in enumerate(zip(rest[::2], rest[1::2], strict=True)):
+            yield f"{file.stem}-{at}", finds, "".join({**_blocks(shared), **_blocks(text)}.values())
+
+
+def _blocks(text: str) -> dict[str, str]:
+    """A text of HCL by its resources and data sources; what is above them is under ""."""
+    starts = [match.start() for match in _BLOCK.finditer(text)]
+    found = {"": text[: starts[0]] if starts else text}
+    for begins, ends in pairwise([*starts, len(text)]):
+        found[text[begins:ends].partition(" {")[0]] = text[begins:ends]
+    return found
 
 
 def expected(case: Path) -> list[str]:
     """What has to be found in a case, `DUP002 error` and the like, in order."""
-    file = case / "template.yaml" if case.is_dir() else case
+    file = next((one for one in (case / "template.yaml", case / "main.tf") if one.is_file()), case)
+    if case.is_dir() and not file.is_file():
+        return []
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".json":
         return sorted(json.loads(text)["Metadata"]["finds"])
     head = text.split("\n", 1)[0].removeprefix("# finds: ")
-    return [] if head == "nothing" else sorted(head.split(", "))
+    if head == "nothing" or (file.suffix == ".tf" and not text.startswith("# finds: ")):
+        return []
+    return sorted(head.split(", "))
 
 
 def reported(case: Path) -> list[str]:
@@ -91,14 +128,15 @@ def figures() -> CaseFigures:
     wanted, had, met = Counter[str](), Counter[str](), Counter[str]()
     counted = {"right": 0, "wrong": 0}
     exact = {"right": 0, "wrong": 0}
-    for which in counted:
-        for case in cases(which):
-            must, did = Counter(expected(case)), Counter(reported(case))
-            counted[which] += 1
-            exact[which] += must == did
-            for total, some in ((wanted, must), (had, did), (met, must & did)):
-                for finding, count in some.items():
-                    total[finding.split()[0]] += count
+    with tempfile.TemporaryDirectory() as folder:
+        for which in counted:
+            for case in cases(which, Path(folder)):
+                must, did = Counter(expected(case)), Counter(reported(case))
+                counted[which] += 1
+                exact[which] += must == did
+                for total, some in ((wanted, must), (had, did), (met, must & did)):
+                    for finding, count in some.items():
+                        total[finding.split()[0]] += count
     return CaseFigures(
         right=counted["right"],
         alarmed=counted["right"] - exact["right"],

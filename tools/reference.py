@@ -516,7 +516,7 @@ def rules_page() -> str:
         "",
         "The project's tests have configurations and code that are right, and some that are wrong; `make reference` runs",
         "all rules over them, those in preview too, and writes these figures. A template in YAML and the same in JSON are",
-        "two cases.",
+        "two cases; others are directories of Terraform.",
         "",
         "| | number | as they have to be |",
         "|---|---|---|",

@@ -1,12 +1,11 @@
 """Terraform's own files, without a plan: the rules find in them what they find in templates, and guess nothing.
 
-A file in `hcl` has many cases, each below a line with what it finds; what is above the first belongs to all of them.
+`tools/check_figures.py` says how the cases in `hcl` are written.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -24,11 +23,10 @@ from onefold.check.hcl_values import unknown
 from onefold.check.rules import RULES, CheckRule
 from onefold.check.terraform_plan import Perhaps
 from tests.check.test_check import run
+from tools.check_figures import terraform_cases
 
 FILES = Path(__file__).parent / "hcl"
 TODAY = date(2026, 11, 23)
-_CASE = re.compile(r"^# finds: (.*)$", re.MULTILINE)
-_BLOCK = re.compile(r'^(?:resource|data) "[^"]+" "[^"]+"', re.MULTILINE)
 NOT_IN_TERRAFORM = {
     "CLG006": "how much comes in is written in a template's metadata",
     **dict.fromkeys(
@@ -37,25 +35,7 @@ NOT_IN_TERRAFORM = {
 }
 
 
-def blocks(text: str) -> dict[str, str]:
-    """The text of a case by its blocks; what is above them is under ""."""
-    starts = [match.start() for match in _BLOCK.finditer(text)]
-    found = {"": text[: starts[0]] if starts else text}
-    for begins, ends in zip(starts, [*starts[1:], len(text)], strict=True):
-        match = _BLOCK.match(text, begins)
-        assert match is not None
-        found[match[0]] = text[begins:ends]
-    return found
-
-
-def cases(file: Path) -> list[tuple[str, str]]:
-    """What each case finds, and its text."""
-    shared, *rest = _CASE.split(file.read_text())
-    made = zip(rest[::2], rest[1::2], strict=True)
-    return [(finds, "".join({**blocks(shared), **blocks(text)}.values())) for finds, text in made]
-
-
-WRONG = [(file.stem, at, *case) for file in sorted(FILES.glob("*.tf")) for at, case in enumerate(cases(file))]
+WRONG = list(terraform_cases(FILES))
 
 
 def found(folder: Path) -> list[str]:
@@ -65,9 +45,9 @@ def found(folder: Path) -> list[str]:
     return sorted(f"{one.rule} {one.severity}" for one in checked.open)
 
 
-@pytest.mark.parametrize(("stem", "at", "finds", "text"), WRONG, ids=[f"{one[2]} {one[0]}-{one[1]}" for one in WRONG])
+@pytest.mark.parametrize(("name", "finds", "text"), WRONG, ids=[f"{one[1]} {one[0]}" for one in WRONG])
 def test_a_wrong_configuration_has_exactly_the_findings_that_it_says(
-    tmp_path: Path, stem: str, at: int, finds: str, text: str
+    tmp_path: Path, name: str, finds: str, text: str
 ) -> None:
     (tmp_path / "main.tf").write_text(text)
     assert found(tmp_path) == sorted(finds.split(", "))
@@ -75,7 +55,7 @@ def test_a_wrong_configuration_has_exactly_the_findings_that_it_says(
 
 @pytest.mark.parametrize("rule", [one for one in RULES if one.find is not None], ids=lambda one: one.id)
 def test_each_rule_has_two_wrong_configurations_of_terraform(rule: CheckRule) -> None:
-    found = [finds for _, _, finds, _ in WRONG if rule.id in finds]
+    found = [finds for _, finds, _ in WRONG if rule.id in finds]
     assert len(found) >= 2 or rule.id in NOT_IN_TERRAFORM
 
 

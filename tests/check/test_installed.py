@@ -23,7 +23,22 @@ from tests.deploy.wheelhouse import offline, repack
 pytestmark = pytest.mark.slow  # each builds a wheel and an environment
 
 PRE_COMMIT = ROOT / ".venv-tools" / "bin" / "pre-commit"
-NEEDED = ("click", "jmespath", "markdown-it-py", "mdurl", "msgspec", "pygments", "pyyaml", "rich", "setuptools")
+NEEDED = (
+    *(
+        "click",
+        "jmespath",
+        "lark",
+        "markdown-it-py",
+        "mdurl",
+        "msgspec",
+        "pygments",
+        "python-hcl2",
+        "pyyaml",
+        "regex",
+        "rich",
+    ),
+    "setuptools",
+)
 OF_PACKAGE = ("src", "pyproject.toml", "README.md", "LICENSE", ".pre-commit-hooks.yaml", "action.yml")
 
 

@@ -37,11 +37,11 @@ def scratch(tmp_path: Path) -> Path:
 def test_the_hook_checks_the_whole_repository_when_a_file_of_its_kind_is_committed(scratch: Path) -> None:
     [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     assert hook["language"] == "python"
-    assert hook["additional_dependencies"] == [".[check]"]
+    assert hook["additional_dependencies"] == [".[check-hcl]"]
     assert not hook["pass_filenames"]
     for name, is_of in (
         ("infra/template.yaml", True), ("a.yml", True), ("plan.json", True), ("app.template", True), ("h.py", True),
-        ("main.tf", False), ("README.md", False),
+        ("main.tf", True), ("prod.auto.tfvars", True), ("README.md", False),
     ):  # fmt: skip
         assert bool(re.search(hook["files"], name)) is is_of
     program, *words = shlex.split(hook["entry"]) + hook["args"]
