@@ -21,7 +21,7 @@ from typing import Any
 
 from onefold.entropy import SystemEntropy
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 CREDENTIALS = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
 
 

@@ -17,7 +17,7 @@ from onefold.clock import SystemClock
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.turn import Work
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, errors.TransientError])

@@ -20,7 +20,7 @@ from onefold.engines.sqlite.file import FileSettings
 from onefold.engines.sqlite.turn import Work
 from onefold.entropy import SystemEntropy
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60
 MOMENT_S = 0.2  # in which a caller that does not wait comes back
 
 

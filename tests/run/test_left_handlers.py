@@ -17,7 +17,7 @@ from onefold.manual_clock import ManualClock
 from onefold.options import WorkerSettings
 from onefold.runner.worker_setup import make_worker
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60
 
 
 def test_the_key_of_a_left_handler_is_free_when_it_has_returned_and_its_lease_is_over(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from onefold.contracts.admin import Peeked
 from onefold.engines.sqlite.admin import SqliteQueues
 from onefold.testing import Endpoint, sqs
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import onefold.testing
 from onefold.local import request_handler
 from onefold.testing import Endpoint
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60
 JSON = "application/x-amz-json-1.0"
 FORM = "application/x-www-form-urlencoded"
 
