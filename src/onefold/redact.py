@@ -172,7 +172,9 @@ def database_of(url: str) -> str:
 
     Where the text is not plainly one, as `shown_url`.
     """
-    parts = re.fullmatch(r"([A-Za-z][\w+.-]{0,30}://)(?:[^@/?#]{0,500}@)?([\w.:-]{0,300}/[\w./-]{0,300})(?:\?.*)?", url)
+    parts = re.fullmatch(
+        r"([a-z+]{1,20}://)(?:[^@/?#]{0,500}@)?([\w.-]{0,300}(?::\d{1,5})?/[\w./-]{0,300})(?:\?.*)?", url
+    )
     return shown_url(url).strip("'") if parts is None else parts[1] + parts[2]
 
 

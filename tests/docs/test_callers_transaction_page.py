@@ -33,7 +33,7 @@ def test_the_part_about_postgresql_does_what_it_says(tmp_path: Path) -> None:
         created, said, later, asked = (
             shell(text, tmp_path) for text in commands if "outbox" in text or "store" in text
         )
-        assert "onefold_outbox, version 1, is in" in created
+        assert f"onefold_outbox, version 1, is in postgresql://{address}/shop" in created
         assert "outbox   0 waiting" in said
         assert asked == "waiting\nTrue absent\ndone 1 None\n"
         assert later.count("booking o-3") == later.count("booking o-4") == 1

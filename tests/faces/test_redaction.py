@@ -255,6 +255,26 @@ def test_a_url_that_is_refused_does_not_print_its_password(url: str) -> None:
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (f"postgresql://owner:{PW}@localhost:5432/shop?sslmode=require", "postgresql://localhost:5432/shop"),
+        ("postgresql://postgres@localhost/shop", "postgresql://localhost/shop"),
+        ("dynamodb://eu-west-1/outbox", "dynamodb://eu-west-1/outbox"),
+        ("sqlite:////var/shop/shop.db", "sqlite:////var/shop/shop.db"),
+    ],
+)
+def test_a_database_is_named_without_its_login(url: str, shown: str) -> None:
+    assert redact.database_of(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url", [f"postgresql://u:{PW}/db", f"postgresql://u:a/{PW}@h/db", f"postgresql://u:a@{PW}@h/db", *SLIPS]
+)
+def test_a_slip_in_a_url_shows_no_password_as_a_database(url: str) -> None:
+    assert PW not in redact.database_of(url)
+
+
 @pytest.mark.parametrize("url", SLIPS)
 def test_an_app_whose_url_cannot_be_read_does_not_print_it(url: str) -> None:
     with pytest.raises(errors.OnefoldError) as caught:

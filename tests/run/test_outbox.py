@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+import onefold
 from onefold import errors
-from onefold.admin import status
+from onefold.admin import status, why
 from onefold.admin.session import AdminSession, jobs_of
 from onefold.cli import main
 from onefold.contracts.outbox import RowId
@@ -539,6 +540,17 @@ def test_status_says_what_waits_and_what_is_late(books: Books) -> None:
     found = status.status(session).outbox
     assert found is not None
     assert "no such table" in (found.trouble or "")
+
+
+def test_an_outbox_without_its_table_is_said_with_the_command_that_makes_it(tmp_path: Path) -> None:
+    sqlite3.connect(tmp_path / "books.db").close()
+    app = onefold.App("shop", url=f"sqlite:///{tmp_path}/shop.db", outbox=f"sqlite:///{tmp_path}/books.db")
+    session = AdminSession(app.runtime(), actor="person:ada", jobs=jobs_of(app))
+    (warning,) = [one for one in status.status(session).warnings if one.code == "outbox-late"]
+    assert "onefold outbox create" in warning.todo
+    meanings = why.explain(session, "o-1").meanings
+    assert any("in a transaction that was rolled back" in one for one in meanings)
+    app.close()
 
 
 def test_the_tables_are_made_by_a_command_or_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,10 +113,19 @@ def test_on_asynchronous_connections(shop: OutboxShop, url: str) -> None:
             with pytest.raises(errors.PayloadError, match="does not take the message"):
                 await shop.ship.asend({"id": "o-4", "text": "x" * 2_000_000}, connection=link)
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as link:
-            with pytest.raises(errors.UsageError, match="autocommit mode"):
+            with pytest.raises(
+                errors.UsageError, match=r"autocommit mode.*`async with connection\.transaction\(\):`\.$"
+            ):
                 await shop.ship.asend({"id": "o-5"}, connection=link)
         with pytest.raises(errors.UsageError, match="closed"):
             await shop.ship.asend({"id": "o-6"}, connection=link)
+        with (
+            psycopg.connect(url, autocommit=True) as alone,
+            pytest.raises(
+                errors.UsageError, match=r"Send inside `with .*:` \(in Django: `transaction\.atomic\(\)`\)\.$"
+            ),
+        ):
+            shop.ship.send({"id": "o-8"}, connection=alone)
         with psycopg.connect(url) as blocking, pytest.raises(errors.UsageError, match="no asynchronous connection"):
             await shop.ship.asend({"id": "o-7"}, connection=blocking)
 

@@ -122,6 +122,8 @@ def check(connection: Link | psycopg.AsyncConnection[Any]) -> None:
     if status == TransactionStatus.INERROR:
         raise aborted()
     if status == TransactionStatus.IDLE and connection.autocommit:
+        if isinstance(connection, psycopg.AsyncConnection):
+            raise in_no_transaction("async with connection.transaction():")
         raise in_no_transaction("with connection.transaction():", "transaction.atomic()")
 
 
