@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from onefold.check import intrinsics
 from onefold.check.checking import check
 from onefold.check.documents import read_document
 from onefold.check.fixing import fixed
@@ -237,6 +238,36 @@ def test_conditions_of_what_no_rule_looks_at_make_no_worlds(tmp_path: Path) -> N
         "  CDKMetadata: {Type: AWS::CDK::Metadata, Condition: CDKMetadataAvailable}\n",
     )
     assert worlds(file) == Worlds(looked_at=worlds(file).looked_at[:1])
+
+
+def test_a_combination_that_cannot_be_read_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intrinsics, "TOTAL_CHARS_MAX", 20_000)
+    file = written(
+        tmp_path,
+        "Parameters: {Stage: {Type: String, Default: dev}}\nConditions: {Big: !Equals [!Ref Stage, prod]}\n"
+        f"Resources:{QUEUE.replace('VISIBLE', '20')}"
+        f"  Long: {{Type: AWS::SQS::Queue, Properties: {{QueueName: !If [Big, !Sub '{'x' * 15_000}', a]}}}}\n",
+    )
+    assert scenarios(file) == [""]
+    assert "1 combination of its conditions with which it cannot be read" in run(str(file)).output
+    refused = run(str(file), "--parameter", "Stage=prod")
+    assert refused.exit_code == 2
+    assert "make more than 20000 characters" in refused.output
+
+
+def test_a_handler_that_is_there_in_one_world_is_read_with_it(tmp_path: Path) -> None:
+    case = CORPUS.parent / "code" / "wrong" / "DUP005"
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "app.py").write_text((case / "src" / "app.py").read_text())
+    conditions = (
+        "Parameters: {Stage: {Type: String, Default: dev}}\nConditions: {Big: !Equals [!Ref Stage, prod]}\nResources:"
+    )
+    text = (case / "template.yaml").read_text().replace("Resources:", conditions, 1)
+    function = "Type: AWS::Serverless::Function\n"
+    file = written(tmp_path, text.replace(function, f"{function}    Condition: Big\n"))
+    [found] = check([file], RULES, TODAY).open
+    assert (found.rule, found.condition_scenario) == ("DUP005", "Big is true, as when Stage is prod")
+    assert check([file], RULES, TODAY, {"Stage": "dev"}).open == []
 
 
 ODD: list[Any] = [

@@ -8,6 +8,7 @@ is ignored.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Final
@@ -29,7 +30,7 @@ from onefold.check.python_modules import BrokenModule
 from onefold.check.rules import RULES, CheckRule
 from onefold.check.suppressions import UNUSED, WITHOUT_REASON, Suppression, Suppressions
 from onefold.check.worlds import World, Worlds, worlds_of
-from onefold.errors import OnefoldError
+from onefold.errors import OnefoldError, UsageError
 
 _ACCOUNT: Final = "123456789012"
 _REGION: Final = "us-east-1"
@@ -147,12 +148,16 @@ class _Read(Struct, frozen=True):
         """Read it in each of its worlds, and keep of the others the handlers only: there may be many large templates.
 
         Raises:
-            UsageError: see `collect_template.collect`.
+            UsageError: it cannot be read by its defaults; see `collect_template.collect`.
         """
         given = parameters if one.takes_parameters else {}
         worlds = worlds_of(one.document, given, account=one.account or _ACCOUNT, region=one.region or _REGION)
-        facts, *others = (_in_world(one, given, world) for world in worlds.looked_at)
-        return cls(one, given, worlds, facts, tuple(entries_of(each) for each in (facts, *others)))
+        facts = _in_world(one, given, worlds.looked_at[0])
+        entries = {0: entries_of(facts)}
+        for number, world in enumerate(worlds.looked_at[1:], 1):
+            with suppress(UsageError):  # its functions make more in this one than they may
+                entries[number] = entries_of(_in_world(one, given, world))
+        return cls(one, given, worlds.only(entries), facts, tuple(entries.values()))
 
     def in_worlds(self) -> Iterator[tuple[TemplateFacts, Mapping[str, HandlerEntry]]]:
         """What it says in each world, and the handlers."""

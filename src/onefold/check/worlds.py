@@ -61,6 +61,15 @@ class Worlds(Struct, frozen=True, kw_only=True):
     looked_at: tuple[World, ...]
     not_looked_at: tuple[str, ...] = ()
 
+    def only(self, readable: Collection[int]) -> Worlds:
+        """Those with these numbers; the others are said not to be looked at."""
+        left = len(self.looked_at) - len(readable)
+        if not left:
+            return self
+        said = f"{left} combination{'s' if left > 1 else ''} of its conditions with which it cannot be read"
+        kept = tuple(one for number, one in enumerate(self.looked_at) if number in readable)
+        return Worlds(looked_at=kept, not_looked_at=(said, *self.not_looked_at))
+
     def scenarios(self) -> Scenarios:
         """What tells them apart."""
         return Scenarios(self.looked_at)
