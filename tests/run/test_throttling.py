@@ -13,6 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 import onefold
+from onefold import limits
+from onefold.clock import HOLD_MS
 from onefold.contracts.queue import Delivery
 from onefold.contracts.state import Change
 from onefold.observe.sinks import LogSink
@@ -315,3 +317,17 @@ def test_a_job_that_is_paused_gives_its_messages_back_until_its_dependency_answe
         assert done(process) == 3
         assert "resumed" in process.names()
         assert sum(map(len, held(bench).values())) == 0
+
+
+def test_a_slot_that_is_taken_just_before_the_clock_follows_a_step_is_not_free_then() -> None:
+    app = mill(onefold.Throttle(concurrency=1))
+    with opened(app) as bench:
+        send(app, {"id": "0"}, {"id": "1"})
+        one, other = bench.process(), bench.process()
+        bench.clock.jump(limits.HOUR_MS)
+        bench.runtime.steady.now_ms()
+        bench.clock.advance(HOLD_MS - 1_000)
+        (first,) = one.begin(one_each(bench, 1))
+        bench.clock.advance(2_000)
+        assert other.begin(one_each(bench, 1)) == []
+        one.perform([first])

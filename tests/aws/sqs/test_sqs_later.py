@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from onefold import errors, limits
+from onefold.clock import SteadyClock
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import Attribute
 from onefold.contracts.settings import QueueSettings
@@ -170,3 +171,19 @@ def test_the_url_names_both_group_and_role_or_neither() -> None:
     assert (place.later_group, place.later_role) == ("shop", ROLE)
     with pytest.raises(errors.UsageError, match="without the other"):
         urls.read_aws(f"aws://{REGION}?later=shop")
+
+
+@pytest.mark.parametrize("by_ms", [-limits.HOUR_MS, limits.HOUR_MS])
+def test_an_instant_means_the_wall_clock_and_a_wait_is_counted(session: Session, queues: SqsQueues, by_ms: int) -> None:
+    prefix, wall = group_of(queues), ManualClock(NOW_MS)
+    clock = SteadyClock(wall)
+    later = Later(session, group=prefix, role=ROLE)
+    made = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix=prefix, wait_s=0, later=later).admin
+    wall.jump(by_ms)
+    assert clock.now_ms() == NOW_MS, "its steady clock goes on"
+    at_ms = NOW_MS + by_ms + 20 * limits.MINUTE_MS
+    queue = made.open("orders")
+    assert all(isinstance(one, Sent) for one in queue.send([Entry(body="a", run_at_ms=at_ms)]))
+    assert all(isinstance(one, Sent) for one in queue.send([Entry(body="b", wait_ms=20 * limits.MINUTE_MS)]))
+    expected = f"at({datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S})"
+    assert [one["ScheduleExpression"] for one in schedules(session, prefix)] == [expected] * 2
