@@ -304,10 +304,15 @@ class SteadyClock:
         since_ms = max(now_ms - offset.at_ms, 0)
         if offset.by_ms > 0:
             self._ahead = Offset(max(offset.by_ms - since_ms // 2, 0), now_ms)
-            self.undo_ms = undo_ms
+            self._undo(undo_ms)
         elif since_ms < HOLD_MS:
             self.behind_ms, self._hold_until_ms = -offset.by_ms, now_ms + HOLD_MS - since_ms
         self._beside = bool(self._ahead.by_ms or self.behind_ms)
+
+    def _undo(self, undo_ms: int) -> None:
+        """Undo jumps by so much, or remember to do it when this clock is no longer ahead."""
+        self.undo_ms = undo_ms if self._ahead.by_ms and self._ahead_ms(self.monotonic_ms()) else 0
+        self.jumps.note(self.undo_ms - undo_ms, self._wall_ms())
 
     def count_steps(self) -> int:
         """How many steps have been detected until now."""
@@ -341,8 +346,7 @@ class SteadyClock:
         ahead_ms = self._ahead_ms(now_ms)
         self._beside = bool(self.behind_ms or ahead_ms)
         if self.undo_ms and not ahead_ms:
-            self.jumps.note(-self.undo_ms, wall_ms)
-            self.undo_ms = 0
+            self._undo(self.undo_ms)
         self._last_ms = max(self._last_ms, wall_ms - self.behind_ms + ahead_ms)
         return self._last_ms
 

@@ -261,3 +261,43 @@ def test_nothing_expires_though_a_clock_that_was_set_forward_is_set_right(machin
     assert engine.queues.depth(name).visible == 0
     assert engine.store.read([key], clock.now_ms()) == [None]
     assert engine.archive.holdings("all").count == 0
+
+
+class Passing(SystemClock):
+    """A machine's clock that a test sets and lets pass; all its processes read it."""
+
+    def __init__(self) -> None:
+        self.at_ms, self.set_ms = super().monotonic_ms(), super().now_ms() - super().monotonic_ms()
+
+    def now_ms(self) -> int:
+        return self.at_ms + self.set_ms
+
+    def monotonic_ms(self) -> int:
+        return self.at_ms
+
+
+@pytest.mark.parametrize("later_ms", [0, DAY_MS, 3 * DAY_MS])
+def test_a_process_that_opens_the_file_later_keeps_what_the_others_keep(tmp_path: Path, later_ms: int) -> None:
+    machine = Passing()
+
+    def process() -> SqliteEngine:
+        path = tmp_path / "a.db"
+        clock = SteadyClock(machine)
+        return SqliteEngine(str(path), clock=clock, entropy=SeededEntropy(1), owner="me", url=f"sqlite:///{path}")
+
+    first = process()
+    first_ms = first.database.clock.now_ms()
+    for by_ms in (DAY_MS, -DAY_MS):
+        machine.set_ms += by_ms
+        first.database.write(lambda connection: None)
+        machine.at_ms += HOLD_MS
+        first.database.clock.now_ms()
+    machine.at_ms += later_ms
+    first.database.write(lambda connection: None)
+    second = process()
+    ages_ms = [age_ms(engine.database.clock, first_ms) for engine in (first, second)]
+    assert ages_ms[0] == pytest.approx(ages_ms[1], abs=2_000)
+    passed_ms = machine.at_ms - (first_ms - machine.set_ms)
+    assert passed_ms // 2 <= ages_ms[1] <= passed_ms + limits.MINUTE_MS
+    first.close()
+    second.close()
