@@ -74,7 +74,6 @@ HOLD_MS: Final = 120_000  # in this time working processes extend their leases, 
 _LOOK_MS: Final = 1_000  # the two clocks are compared at least this often
 _DRIFT_SHARE: Final = 1_000  # clocks drift by less than a thousandth,
 _DRIFT_MS_MAX: Final = 5_000  # and by less than this in all, since kernels adjust both in the same way
-_JUMP_MS: Final = 60_000  # smaller steps matter to no retention
 _JUMPS_MAX: Final = 16  # if there are more, the oldest ones count together
 _ASK_AGAIN_MS: Final = 60_000  # in this time two clocks drift apart by less than 60 ms
 _ASK_AGAIN_FAILED_MS: Final = 1_000
@@ -171,14 +170,14 @@ class Jumps:
     def note(self, step_ms: int, wall_ms: int) -> None:
         """Note a step of the wall clock, which shows `wall_ms` now; a step back undoes jumps."""
         found = list(self.noted)
-        if step_ms >= _JUMP_MS:
+        if step_ms >= STEP_MS:
             found.append(Jump(step_ms, wall_ms))
             if len(found) > _JUMPS_MAX:
                 found[:2] = [Jump(found[0].by_ms + found[1].by_ms, found[0].by_ms + found[1].at_ms)]
         left_ms = -step_ms
         while found and left_ms > 0:
             last = found.pop()
-            if last.by_ms - left_ms >= _JUMP_MS:
+            if last.by_ms - left_ms >= STEP_MS:
                 found.append(Jump(last.by_ms - left_ms, last.at_ms - left_ms))
             left_ms -= last.by_ms
         self.noted = tuple(found)
@@ -354,7 +353,8 @@ class SteadyClock:
         was_ahead_ms = self._ahead_ms(now_ms)
         beside_ms = was_ahead_ms - self.behind_ms - step_ms
         if step_ms > 0:  # by as much as it had been set back, this clock went on as before
-            self.jumps.note(max(step_ms - was_ahead_ms, 0), self._wall_ms())
+            self.jumps.note(-self.behind_ms, self._wall_ms())  # what it has not followed yet is one jump with this step
+            self.jumps.note(max(-beside_ms, 0), self._wall_ms())
             self.undo_ms = max(self.undo_ms - step_ms, 0) if beside_ms > 0 else 0
         else:  # what this clock has not followed is undone now, the rest when it is no longer ahead
             self.jumps.note(-min(-step_ms, self.behind_ms), self._wall_ms())

@@ -301,3 +301,21 @@ def test_a_process_that_opens_the_file_later_keeps_what_the_others_keep(tmp_path
     assert passed_ms // 2 <= ages_ms[1] <= passed_ms + limits.MINUTE_MS
     first.close()
     second.close()
+
+
+def test_what_is_sent_between_two_steps_is_kept_as_long_as_declared(machine: Machine) -> None:
+    machine.engine.queues.create(QueueSettings(name="orders", retention_ms=4 * DAY_MS))
+    queue = machine.engine.queues.open("orders")
+    machine.wall.jump(YEARS_MS)
+    machine.clock.now_ms()
+    machine.wall.advance(HOLD_MS - 1_000)
+    machine.wall.jump(HOUR_MS)  # the steady clock waits for two minutes from this second step
+    machine.clock.now_ms()
+    machine.wall.advance(HOLD_MS - 1_000)
+    queue.send([Entry(body="1")])
+    machine.wall.advance(4 * DAY_MS - 10_000)
+    machine.sweep()
+    assert queue.depth().visible == 1
+    machine.wall.advance(20_000)
+    machine.sweep()
+    assert queue.depth().visible == 0

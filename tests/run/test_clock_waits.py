@@ -103,7 +103,7 @@ def test_a_delay_is_counted_from_the_send_whatever_the_clock_was_set_to(
         assert delay_ms <= shop.ran[1][1] - sent_ms <= most_ms + step_of(delay_ms)
 
 
-@pytest.mark.parametrize("by_ms", [70 * SECOND_MS, HOUR_MS, 11 * HOUR_MS, 3_650 * DAY_MS])
+@pytest.mark.parametrize("by_ms", [10 * SECOND_MS, 70 * SECOND_MS, HOUR_MS, 11 * HOUR_MS, 3_650 * DAY_MS])
 @pytest.mark.parametrize("left_ms", [SECOND_MS, HOLD_MS + SECOND_MS, 40 * MINUTE_MS, 3 * HOUR_MS])
 def test_a_delay_is_not_cut_short_by_a_clock_that_is_set_forward_meanwhile(
     shop: Shop, by_ms: int, left_ms: int
@@ -128,6 +128,18 @@ def test_a_second_jump_puts_off_what_the_first_one_has(shop: Shop) -> None:
             shop.world.run()
         shop.until_ran(1, step_ms=10 * SECOND_MS)
         assert 5 * HOUR_MS <= shop.ran[0][1] <= 5 * HOUR_MS + 10 * SECOND_MS
+
+
+def test_a_second_step_before_the_first_one_is_followed_counts_with_it(shop: Shop) -> None:
+    with inline(shop.app) as shop.world:
+        for name, by_ms in (("a", DAY_MS), ("b", 50 * SECOND_MS), ("c", HOUR_MS)):
+            shop.remind.send({"shop": "all", "id": name}, delay="30m")
+            shop.clock.jump(by_ms)
+            shop.world.run()
+            shop.clock.advance(HOLD_MS * 2 // 3)
+        shop.until_ran(3)
+        for number, (_, at_ms, _) in enumerate(shop.ran):
+            assert at_ms == pytest.approx(30 * MINUTE_MS + number * HOLD_MS * 2 // 3, abs=SECOND_MS)
 
 
 def test_many_delays_are_put_off_and_hide_nothing_that_is_due(shop: Shop) -> None:

@@ -6,8 +6,8 @@ put off by as much. A `run_at` means the wall clock; while that is behind the st
 message is put off until the wall clock shows the instant.
 Only messages that would be received now are looked at, and only after the clock was set, so that no other receive pays
 for it.
-Never here: time that nobody waits for, such as a lease or a retention. Invariant: no wait ends early, unless the clock
-was set forward and back again before anybody received from the queue.
+Never here: time that nobody waits for, such as a lease or a retention. Invariant: no wait ends early by a step of the
+clock.
 """
 
 from __future__ import annotations
