@@ -171,3 +171,33 @@ def test_what_is_still_onefolds_is_closed(tmp_path: Path) -> None:
     for number in numbers:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(number)
+
+
+HANDLER = """
+import os, sys
+from onefold.local.bootstrap import _Control
+
+reading, writing = os.pipe()
+control = _Control(writing)
+own = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+if sys.argv[2] == "taken":
+    os.dup2(own, control._fd)  # the handler has closed all files, and its own has this number
+if (pid := os.fork()) == 0:
+    os.write(control._fd, b"from the child")
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("number", ["taken", "kept"])
+def test_a_child_of_a_local_function_closes_the_servers_channel_and_no_file_of_its_own(
+    tmp_path: Path, number: str
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", HANDLER, str(tmp_path / "own"), number],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    if number == "taken":
+        assert (ran.returncode, ran.stderr, (tmp_path / "own").read_text()) == (0, "", "from the child")
+    else:
+        assert "Bad file descriptor" in ran.stderr

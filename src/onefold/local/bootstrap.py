@@ -97,12 +97,14 @@ class _Control:
     def __init__(self, descriptor: int) -> None:
         self._fd = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _CONTROL_LEAST)
         os.close(descriptor)
+        self._file = os.fstat(self._fd)
         self._pid = os.getpid()
         os.register_at_fork(after_in_child=self._close)
 
     def _close(self) -> None:
-        with suppress(OSError):  # the handler may have closed it before it forked
-            os.close(self._fd)
+        with suppress(OSError):  # the handler may have closed it before it forked, and opened another file there
+            if os.path.samestat(os.fstat(self._fd), self._file):
+                os.close(self._fd)
 
     def take(self) -> tuple[dict[str, Any], bytes]:
         """The next frame. Ends the process if there will be none."""
