@@ -318,7 +318,7 @@ def test_without_a_clock_it_takes_the_machines() -> None:
     [
         ({"tries": 0}, "tries=0 is out of range"),
         ({"base": "fast"}, "base='fast' is not a duration"),
-        ({"base": "10s"}, "first pause of 10000 ms"),
+        ({"base": "10s"}, "first pause of 10s"),
         ({"factor": 0}, "factor=0"),
         ({"jitter": "some"}, "jitter='some'"),
         ({"on": ("not a name",)}, "not an exception class"),
