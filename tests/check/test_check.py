@@ -250,3 +250,18 @@ def test_a_line_end_in_a_files_name_begins_no_line_of_the_output(
     lines = capsys.readouterr().out.split("\n")
     assert any("u.yaml" in line for line in lines)
     assert not [line for line in lines if line.startswith("::")]
+
+
+def test_a_broken_template_in_a_directory_is_said_and_what_is_none_is_not(tmp_path: Path) -> None:
+    wrong = (CORPUS / "wrong" / "published.yaml").read_text()
+    twice = "Resources:\n  A: {Type: AWS::SQS::Queue}\n  A: {Type: AWS::SQS::Queue}\n"
+    for name, text in {
+        "right.yaml": wrong, "twice.yaml": twice, "open.json": '{"Resources": {"A": {"Type": "AWS::SQS::Queue"}',
+        "chart.yaml": "Resources: {{ .Values.resources }}\n", "policy.json": '{"Resources": "AWS::SQS::Queue"}',
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    ran = run(str(tmp_path), "--format", "json")
+    unread = json.loads(ran.output)["unread"]
+    assert {Path(one["file"]).name: one["is_named"] for one in unread} == {"open.json": False, "twice.yaml": False}
+    assert ran.exit_code == 1  # for what was found in the others
+    assert "has the key 'A' again (first: line 2)" in run(str(tmp_path)).output

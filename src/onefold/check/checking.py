@@ -1,8 +1,8 @@
 """From paths to findings: read templates and Python, apply the rules, and mark suppressed findings.
 
 Never here: rules, suppressions (suppressions.py), searching directories (candidates.py). Invariants: a named file that
-cannot be read is reported, and so is a Python file that cannot be parsed; a file found in a directory that is not a template
-is ignored.
+cannot be read is reported, and so is a file found in a directory that cannot be parsed, Python or what names AWS's types;
+one that is not a template is ignored.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from onefold.check.candidates import Candidate, candidates
 from onefold.check.code_facts import CodeHandler
 from onefold.check.collect_python import HandlerEntry, collect_python
 from onefold.check.collect_template import collect
+from onefold.check.documents import FILE_BYTES_MAX, read_document
 from onefold.check.facts import Document, TemplateFacts
 from onefold.check.findings import SEVERITIES, Finding, Severity, is_remote
 from onefold.check.hcl_files import can_read_hcl
@@ -173,6 +174,21 @@ def _in_world(one: Input, parameters: Mapping[str, str], world: World) -> Templa
     )  # fmt: skip
 
 
+def _is_broken(path: Path) -> bool:
+    """Whether a file speaks of AWS's resources as a template does, and is not written as one can be."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+        if len(raw) > FILE_BYTES_MAX or b"AWS::" not in raw:
+            return False
+        read_document(path)
+    except OSError:
+        return False
+    except OnefoldError:
+        return True
+    return False
+
+
 def _text_of(file: str) -> str:
     """The text of a file that positions are in; "" where it cannot be read."""
     try:
@@ -198,7 +214,7 @@ class _Checking:
         try:
             self.templates[str(path)] = [_Read.of(one, parameters) for one in read_input(path, text)]
         except OnefoldError as error:
-            if candidate.is_named or candidate.is_terraform:
+            if candidate.is_named or candidate.is_terraform or _is_broken(path):
                 self._unread.append(Unread.of(str(path), error, is_named=candidate.is_named))
 
     def leave_out(self, terraform: Sequence[Candidate]) -> None:
