@@ -513,6 +513,8 @@ def test_a_key_that_nobody_knows(there: Open) -> None:
     assert answer.near[0] == "order-17"
     assert why.explain(there.session, "ORDER-17").near[0] == "order-17"
     assert why.explain(there.session, "something else").near == ()
+    there.office.book.send(Order("nightly/2026-06-01/c5"))
+    assert why.explain(there.session, "c5").near == ("nightly/2026-06-01/c5",), "an item, without its run"
 
 
 @pytest.mark.parametrize(

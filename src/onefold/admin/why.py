@@ -338,5 +338,6 @@ def _near(session: AdminSession, key: str, closed: Sequence[str]) -> tuple[str, 
     keys.pop(key, None)
     for one in keys:
         alike.setdefault(one.casefold(), []).append(one)
-    near = difflib.get_close_matches(key.casefold(), alike, n=5, cutoff=0.6)
-    return tuple(one for each in near for one in alike[each])[:5]
+    parts = [one for one in alike if one.endswith(f"/{key.casefold()}")]  # of a map run, or a day: 2026-11-28/o-17
+    near = [*parts[:5], *difflib.get_close_matches(key.casefold(), alike, n=5, cutoff=0.6)]
+    return tuple(dict.fromkeys(one for each in near for one in alike[each]))[:5]

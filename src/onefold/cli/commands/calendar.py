@@ -155,6 +155,7 @@ def _cells(row: CalendarRow, named: bool) -> tuple[str, str, str]:
         return f"{at:%a %Y-%m-%d %H:%M}", render.NOTHING, f"{f'{row.schedule}: ' if named else ''}{row.note}"
     at = datetime.fromisoformat(row.local)
     utc = datetime.fromisoformat(row.utc)
-    form = "%Y-%m-%d %H:%M:%S" if utc.second else "%Y-%m-%d %H:%M"
+    form = "%H:%M:%S" if utc.second else "%H:%M"
+    day = "" if at.date() == utc.date() else f"{utc:%d %b} "  # otherwise the key would have no room in 80 columns
     rest = f"{row.key or ''} {f'({row.note})' if row.note else ''}".strip()
-    return f"{at:%a} {at:{form}} {row.abbreviation}", f"{utc:{form}}", rest
+    return f"{at:%a %Y-%m-%d} {at:{form}} {row.abbreviation}", f"{day}{utc:{form}}", rest
