@@ -136,6 +136,35 @@ def test_what_was_cancelled_on_a_fifo_queue_can_be_sent_again_at_once(unique: bo
         assert ran == ["o-1"]
 
 
+@pytest.mark.parametrize("how", ["cancelled", "purged", "expired"])
+def test_a_unique_operation_without_a_message_is_absent(how: str) -> None:
+    app = onefold.App("shop")
+    ran: list[str] = []
+
+    @app.job(app.queue("orders", retention="1d"), key="{id}", unique=True)
+    def ship(order: dict[str, str]) -> None:
+        ran.append(order["id"])
+
+    with onefold.testing.inline(app) as world:
+        ship.send({"id": "o-1"}, delay="1h" if how == "cancelled" else None)
+        ship.send({"id": "o-2"})
+        assert ship.look("o-1").state == "waiting"
+        if how == "cancelled":
+            assert ship.cancel("o-1")
+        elif how == "purged":
+            app.runtime().engine.queues.purge("orders")
+        else:
+            world.clock.advance(25 * 3_600_000)
+        assert ship.look("o-1").state == "absent"
+        with pytest.raises(errors.TransientError, match="no message of it is left"):
+            ship.wait("o-1", "0s")
+        assert ship.send({"id": "o-1"}).found == "new"
+        assert ship.look("o-1").state == "waiting"
+        world.run()
+        assert ran.count("o-1") == 1
+        assert ship.look("o-1").state == "done"
+
+
 def app_rows(shop: Shop) -> list[Any]:
     return shop.app.runtime().engine.ledger.between(0, 2**50)
 

@@ -40,8 +40,9 @@ class Known(Struct, Generic[R], frozen=True, kw_only=True):
 
     Args:
         job, key: the operation.
-        state: `absent` (nothing is known: never sent, or forgotten), `waiting` (to be run, or run again), `running`, `done`,
-            `held` (a person decides), or `dead` (in a dead-letter queue, or its attempts are used up).
+        state: `absent` (never sent, or forgotten; or its message was cancelled, purged or has expired before it was done),
+            `waiting` (to be run, or run again), `running`, `done`, `held` (a person decides), or `dead` (in a dead-letter
+            queue, or its attempts are used up).
         result: what the handler returned; None unless it is done.
         attempts: runs so far in the present budget.
         changed_at_ms: when its record last changed, milliseconds since the epoch; None where there is no record.
@@ -107,9 +108,20 @@ def _look(runtime: Runtime, job: JobView[R], key: RecordKey) -> Known[R]:
         alive = any(one.queue == job.queue for one in found)
         return Known(job=job.name, key=key.key, state="waiting" if alive else "dead" if found else "absent")
     known = _known(job, record, key)
-    if known.state == "dead" and any(one.queue == job.queue for one in _messages(runtime, job, key)):
-        return replace(known, state="waiting")  # it was sent back
-    return known
+    if known.state not in ("waiting", "dead") or runtime.engine.commit is None:
+        return known
+    if known.state == "waiting" and record.message_id is not None:  # found by its id, without reading all messages
+        (message,) = runtime.engine.queues.find([record.message_id])
+        if message is not None and message.queue == job.queue:
+            return known
+    found = _messages(runtime, job, key)
+    if any(one.queue == job.queue for one in found):
+        return replace(known, state="waiting")  # a dead letter was sent back
+    if found or known.state == "dead":
+        return replace(known, state="dead")
+    if runtime.engine.store.read([key], runtime.steady.now_ms()) != [record]:
+        return _look(runtime, job, key)  # it ran meanwhile
+    return replace(known, state="absent")
 
 
 def look_at_call(store: Store, job: JobView[R], key: RecordKey, now_ms: int) -> Known[R]:
@@ -227,9 +239,13 @@ def _has_ended(known: Known[Any], left_ms: int, timeout: duration.Duration) -> b
     if left_ms > 0:
         return False
     if known.state == "absent":
+        gone = known.changed_at_ms is not None
         raise errors.TransientError(
-            f"{known.job} {known.key!r} is not done within {timeout}: nothing is known of it.",
-            meaning="It was not sent, or it was sent to another engine.",
+            f"{known.job} {known.key!r} is not done within {timeout}: "
+            + ("no message of it is left." if gone else "nothing is known of it."),
+            meaning="It was cancelled or purged, or its message has expired."
+            if gone
+            else "It was not sent, or it was sent to another engine.",
             todo="Send it, and check the key and the engine's URL.",
         )
     raise errors.TransientError(
