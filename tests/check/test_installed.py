@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -149,3 +150,27 @@ def test_the_steps_of_the_action_install_check_and_fail(scratch: Path, published
 
 def _pairs(output: Path) -> list[tuple[str, str, str]]:
     return [line.partition("=") for line in output.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("program", ["uvx", "pipx"])
+def test_it_runs_once_without_being_installed_as_the_page_says(
+    scratch: Path, published: Path, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = scratch.parent / "wheels"
+    wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, published]
+    subprocess.run(wheel, capture_output=True, check=True)
+    repack("pip", wheels)  # of which pipx makes an environment of its own
+    for name, value in {
+        "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(wheels), "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never",
+        "UV_CACHE_DIR": str(scratch.parent / "uv"), "PIPX_HOME": str(scratch.parent / "pipx"),
+        "PIPX_DEFAULT_PYTHON": sys.executable, "UV_PYTHON": sys.executable,
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    page = (ROOT / "docs" / "check.md").read_text().split("Without installing anything, once:", 1)[1]
+    [command] = [line for line in page.split("```")[1].splitlines() if line.startswith(program)]
+    ran = subprocess.run(
+        [PRE_COMMIT.with_name(program), *shlex.split(command)[1:]],
+        cwd=scratch, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 1, ran.stderr
+    assert "1 template checked: 3 errors found." in ran.stdout

@@ -172,6 +172,7 @@ def test_worlds_are_bounded_nearest_first_and_what_is_left_is_said(tmp_path: Pat
     assert scenarios(file) == ["C0 is true and C1 is true, as when P0 is on and P1 is on"]
     said = f"Not looked at: {64 - WORLDS_MAX} more combinations of its conditions."
     assert said in run(str(file)).output
+    assert "--parameter NAME=VALUE" in run(str(file)).output
     assert list(json.loads(run(str(file), "--format", "json").output)["not_looked_at"].values()) == [
         [f"{64 - WORLDS_MAX} more combinations of its conditions"]
     ]

@@ -335,6 +335,8 @@ def _draw(checked: CheckedInput, *, offers: bool) -> None:
         render.todo([unread.todo])
     for file, said in checked.not_looked_at.items():
         line(f"{file}: {formats.not_looked_at(said)}", "dim")
+    if checked.not_looked_at:
+        render.todo(["Name a case to look at it: --parameter NAME=VALUE"])
     statuses = [one.status for one in checked.findings]
     suppressed, known = statuses.count("suppressed"), statuses.count("baseline")
     beside = f", {suppressed} suppressed" if suppressed else ""
