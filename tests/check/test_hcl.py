@@ -145,6 +145,15 @@ def test_a_bad_file_is_said_with_its_line_and_the_rest_is_checked(tmp_path: Path
     assert len(document["findings"]) == 1
 
 
+def test_blanks_and_line_ends_of_windows_are_no_error(tmp_path: Path) -> None:
+    copied("heredoc", tmp_path, ("POLICY\n}", "POLICY  \n}"), ("  EOT\n", "\tEOT\t\n"))
+    assert found(tmp_path) == []
+    text = (tmp_path / "main.tf").read_text().replace('account_id, service = "sns"', 'account_id, service = "s3"')
+    text = text.replace("data.aws_caller_identity.me.account_id", "1")
+    (tmp_path / "main.tf").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    assert found(tmp_path) == ["LOS008 error"]
+
+
 def test_json_that_is_bad_is_said_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "main.tf.json").write_text('{"resource": {\n"aws_sqs_queue": }')
     answer = run(str(tmp_path / "main.tf.json"))

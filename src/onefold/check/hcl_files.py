@@ -172,10 +172,13 @@ def _blocks_of(file: Path) -> Iterator[HclBlock]:
 def _text(file: Path) -> str:
     raw = contents(file, FILE_BYTES_MAX, todo="Split it, or check a plan.")
     try:
-        return raw.decode("utf-8-sig")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{file}:{line} is not UTF-8 text.", todo="Save it as UTF-8.") from None
+    return "\n".join(
+        one.rstrip(" \t\r") for one in text.split("\n")
+    )  # the parser takes no blank behind a heredoc's mark
 
 
 def _tree(text: str, file: str) -> Tree[Token]:

@@ -322,6 +322,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "endswith": str.endswith, "format": _formatted, "join": _joined, "jsondecode": json.loads, "lower": str.lower,
     "range": lambda *numbers: list(range(*numbers)) if len(range(*numbers)) <= ITEMS_MAX else unknown("a long range"),
     "replace": _replaced, "reverse": lambda many: _items(many)[::-1], "split": _split, "startswith": str.startswith,
-    "title": str.title, "tobool": lambda one: one, "trimspace": str.strip, "upper": str.upper,
+    "title": str.title, "tobool": lambda one: one, "trimprefix": str.removeprefix, "trimspace": str.strip,
+    "trimsuffix": str.removesuffix, "upper": str.upper,
     "zipmap": lambda keys, many: dict(zip(_items(keys), _items(many), strict=True)),
 }  # fmt: skip
