@@ -69,7 +69,7 @@ def test_a_silence_is_kept_with_who_and_why(till: Shell) -> None:
     assert got(till.folder) == []
     assert "page began, silenced" in till("alarms", "history", "till:app")
     shown = till("alarms", "list", "till:app")
-    assert "dlq-not-empty/orders is silenced for 1h59m by person:ada: they know" in " ".join(shown.split())
+    assert "dlq-not-empty/orders is silenced for 1h59m by ada: they know" in " ".join(shown.split())
     till("alarms", "silence", "dlq-not-empty/orders", "till:app", "--lift", "--reason", "done")
     till("watch", "till:app", "--once")
     assert [one["kind"] for one in got(till.folder)] == ["began"]

@@ -403,7 +403,11 @@ def _gone(record: Record | None, evidence: Evidence) -> OperationState:
     who = ""
     if ended is not None:
         is_cancel = ended.detail.get("by") == "cancel"
-        by = f"A program (owner {ended.actor}) cancelled" if is_cancel else f"{ended.actor} removed"
+        by = (
+            f"A program (owner {ended.actor}) cancelled"
+            if is_cancel
+            else f"{(ended.actor or '').removeprefix('person:')} removed"
+        )
         who = f" {by} it at {evidence.say(ended.at_ms)}."
     status = f"its record says {record.status}" if record is not None else "nothing is recorded under its key"
     return OperationState(

@@ -382,7 +382,7 @@ def _is_for(message: Peeked, key: RecordKey) -> bool:
 def _last_word(history: Sequence[Row], said: str) -> str:
     gone = next((row for row in reversed(history) if row.event in ("removed", "purge", "discarded")), None)
     if gone is not None:
-        return f"its message was {gone.event} by {gone.actor or 'somebody'}"
+        return f"its message was {gone.event} by {(gone.actor or 'somebody').removeprefix('person:')}"
     if any(row.event == "conflict" for row in history):
         return "its key was used before with another payload; the message that was refused is gone"
     if any(row.event == "dead-letter" for row in history):

@@ -81,7 +81,12 @@ def _draw_now(now: admin.AlarmsNow, words: str) -> None:
         render.todo([one.first], words)
     for silence in now.silences:
         left = age(silence.until_ms - now.at_ms)
-        render.fold(f"{silence.name} is silenced for {left} by {silence.by}: {silence.reason}", "~ ", "  ", "dim")
+        render.fold(
+            f"{silence.name} is silenced for {left} by {silence.by.removeprefix('person:')}: {silence.reason}",
+            "~ ",
+            "  ",
+            "dim",
+        )
 
 
 @declared("history", read_only=True, example="onefold alarms history shop:app")
