@@ -175,7 +175,7 @@ def test_a_purge_is_told_of_each_message(there: Open, queue: str) -> None:
     assert queues.purge(there.session, queue, reason_text="a mistake") == 1
     found = story(there, "a")
     assert found.state == "gone"
-    assert found.text.endswith("person:ada removed it at 2023-11-14T22:14:20.000Z.")
+    assert found.text.endswith("It was removed by ada at 2023-11-14T22:14:20.000Z.")
     assert (found.lines[-1].event, found.lines[-1].at_ms) == ("removed", START_MS + 60_000)
     assert told(found)[:-1] == (before if queue == "orders-dead" else [])
     row = there.session.engine.ledger.of_key(RecordKey("", "book", "a"))[-1]
@@ -452,7 +452,7 @@ def test_one_that_was_deleted_is_gone_and_says_by_whom(there: Open) -> None:
     found = story(there, "a")
     assert found.state == "gone"
     assert found.text == (
-        "Not done, and no message is left: its record says failed. person:ada removed it at 2023-11-14T22:13:20.000Z."
+        "Not done, and no message is left: its record says failed. It was removed by ada at 2023-11-14T22:13:20.000Z."
     )
     assert found.todo
 

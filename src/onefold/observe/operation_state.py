@@ -402,13 +402,10 @@ def _gone(record: Record | None, evidence: Evidence) -> OperationState:
         return OperationState(state="gone", text=text, todo=())
     who = ""
     if ended is not None:
-        is_cancel = ended.detail.get("by") == "cancel"
-        by = (
-            f"A program (owner {ended.actor}) cancelled"
-            if is_cancel
-            else f"{(ended.actor or '').removeprefix('person:')} removed"
-        )
-        who = f" {by} it at {evidence.say(ended.at_ms)}."
+        by = f"It was removed by {(ended.actor or 'somebody').removeprefix('person:')}"
+        if ended.detail.get("by") == "cancel":
+            by = f"A program (owner {ended.actor}) cancelled it"
+        who = f" {by} at {evidence.say(ended.at_ms)}."
     status = f"its record says {record.status}" if record is not None else "nothing is recorded under its key"
     return OperationState(
         state="gone",
