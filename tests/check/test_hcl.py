@@ -23,7 +23,7 @@ from onefold.check.hcl_values import unknown
 from onefold.check.rules import RULES, CheckRule
 from onefold.check.terraform_plan import Perhaps
 from tests.check.test_check import run
-from tools.check_figures import terraform_cases
+from tools.check_figures import expected, terraform_cases
 
 FILES = Path(__file__).parent / "hcl"
 TODAY = date(2026, 11, 23)
@@ -295,17 +295,39 @@ def test_a_module_that_terraform_has_installed_is_read(tmp_path: Path) -> None:
     assert found(tmp_path) == ["DUP002 warning"]
 
 
-def test_code_beside_the_files_is_read(tmp_path: Path) -> None:
-    copied("plain", tmp_path, ('"book.zip"', "data.archive_file.book.output_path"))
-    (tmp_path / "zip.tf").write_text(
-        'data "archive_file" "book" {\n  type = "zip"\n  source_dir = "${path.module}/src"\n  output_path = "book.zip"\n}\n'
-    )
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "index.py").write_text(
-        "def ship(one):\n    raise NotImplementedError\n\n\n"
-        "def handler(event, context):\n    for one in event['Records']:\n        ship(one)\n    return {}\n"
-    )
-    assert found(tmp_path) == ["DUP005 warning"]
+CODE = {  # for cases of tests/check/code whose template leads to Python: what it says, in the variables of hcl/code
+    "right/t-content": {"environment": {"NEXT": "next_url"}, "next": {"fifo": True}},
+    "right/t-instances": {"on_instances": True},
+    "right/t-invoke": {"environment": {"REPORT": "report_arn"}},
+    "right/t-loop-allowed": {"environment": {"QUEUE_URL": "orders_url"}, "loops": True},
+    "right/t-one-a-batch": {},
+    "right/t-other-queue": {"environment": {"QUEUE_URL": "dead_url"}},
+    "right/t-package": {"batch_size": 10, "reports": True, "handler": "shop.orders.main.handler"},
+    "right/t-partial": {"batch_size": 10, "reports": True},
+    "right/t-powertools": {"batch_size": 10, "reports": True},
+    "wrong/CLG008": {"batch_size": 10, "environment": {"QUEUE_URL": "orders_url"}},
+    "wrong/CLG008-fan": {"batch_size": 10, "environment": {"QUEUE": "orders_name"}},
+    "wrong/CLG010-instances": {"on_instances": True},
+    "wrong/DUP005": {"batch_size": 10, "reports": True},
+    "wrong/DUP005-hides": {"batch_size": 10, "reports": True},
+    "wrong/DUP006": {"batch_size": 10},
+    "wrong/DUP006-powertools": {"batch_size": 10},
+    "wrong/DUP008": {"batch_size": 10, "reports": True},
+    "wrong/DUP008-short": {"batch_size": 10, "reports": True},
+    "wrong/DUP013-content": {"batch_size": 10, "environment": {"NEXT": "next_url"}, "next": {"fifo": True}},
+    "wrong/DUP018-config": {"batch_size": 10, "environment": {"REPORT": "report_arn"}},
+    "wrong/DUP018-invoke": {"batch_size": 10, "environment": {"REPORT": "report_name"}},
+    "wrong/LOS015-queue": {"batch_size": 10, "environment": {"NEXT": "next_url"}, "next": {"max_message_size": 262144}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_code_that_terraform_leads_to_has_the_findings_of_its_template(tmp_path: Path, name: str) -> None:
+    case = FILES.parent / "code" / name
+    shutil.copytree(case / "src", tmp_path / "src")
+    shutil.copy(FILES / "code" / "main.tf", tmp_path)
+    (tmp_path / "case.auto.tfvars.json").write_text(json.dumps(CODE[name]))
+    assert found(tmp_path) == expected(case)
 
 
 @pytest.mark.parametrize(
