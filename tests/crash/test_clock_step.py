@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from onefold.clock import SystemClock
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
 HOUR_MS = 3_600_000
@@ -23,6 +25,11 @@ SEND = """
 import sys
 from tests.crash import stepped_app
 getattr(stepped_app, sys.argv[1]).send_many([{"id": one, "group": "one"} for one in sys.argv[2:]])
+"""
+SEND_LATER = """
+import sys
+from tests.crash import stepped_app
+getattr(stepped_app, sys.argv[1]).send({"id": sys.argv[2], "group": "one"}, delay=sys.argv[3])
 """
 
 
@@ -56,6 +63,12 @@ class Office:
     def send(self, job: str, *ids: str) -> None:
         """Send from a new process, which opens the file now."""
         subprocess.run([sys.executable, "-c", SEND, job, *ids], **self._options, check=True, timeout=PATIENCE_S)  # type: ignore[call-overload]
+
+    def send_later(self, job: str, one: str, delay: str) -> None:
+        """Send from a new process, to be run after a delay."""
+        subprocess.run(  # type: ignore[call-overload]
+            [sys.executable, "-c", SEND_LATER, job, one, delay], **self._options, check=True, timeout=PATIENCE_S
+        )
 
     def start(self) -> None:
         """Start another worker."""
@@ -138,3 +151,25 @@ def test_a_clock_set_back_hides_nothing_from_workers_that_come_later(office: Off
     office.start()
     office.wait_for("first", "second", "third", "fourth")
     assert [one for one in office.started() if one != "third"] == ["first", "second", "fourth"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", ["ship", "post"])
+@pytest.mark.parametrize(
+    "steps_ms", [[-HOUR_MS], [HOUR_MS], [HOUR_MS, 0]], ids=["back", "forward", "forward-and-right"]
+)
+def test_a_delay_is_counted_by_processes_that_begin_after_the_clock_was_set(
+    office: Office, job: str, steps_ms: list[int]
+) -> None:
+    clock = SystemClock()
+    office.start()
+    office.send(job, "warm")
+    office.wait_for("warm")
+    first, *others = steps_ms
+    office.set_clock(first)
+    sent_ms = clock.monotonic_ms()
+    office.send_later(job, "late", "4s")
+    for by_ms in others:
+        office.set_clock(by_ms)
+    office.wait_for("late")
+    assert 4_000 <= clock.monotonic_ms() - sent_ms <= 30_000
