@@ -264,6 +264,25 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Boo
     books.close()
 
 
+@pytest.mark.parametrize(("set_ms", "passed_ms", "left_ms"), [
+    (0, 0, 600_000), (0, 60_000, 540_000), (0, 900_000, 0), (-3_600_000, 60_000, 600_000), (-3_600_000, 0, 600_000),
+])  # fmt: skip
+def test_a_delay_is_counted_from_the_send_also_where_the_clock_is_set_back_meanwhile(
+    apart: tuple[Books, ManualClock], set_ms: int, passed_ms: int, left_ms: int
+) -> None:
+    books, clock = apart
+    with books.mine:
+        books.shop.ship.send({"id": "o-1"}, delay="10m", connection=books.mine)
+    clock.advance(passed_ms)
+    clock.jump(set_ms)
+    relay = books.shop.relay()
+    relay.check()
+    relay.close()
+    queues, steady = books.shop.app.runtime().engine.queues, books.shop.app.runtime().steady
+    (found,) = queues.peek("orders", limit=10)
+    assert found.visible_at_ms - steady.now_ms() == left_ms
+
+
 def test_the_turn_is_taken_and_given_back(apart: tuple[Books, ManualClock]) -> None:
     books, _ = apart
     books.order("o-1")

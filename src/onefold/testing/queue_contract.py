@@ -161,6 +161,8 @@ class QueueContract(FifoContract, ServingContract):
         for delay_ms in (-1, 15 * MINUTE + 1):
             assert self.refused(queue, delay_ms=delay_ms).code == "InvalidParameterValue"
         assert self.refused(queue, delay_ms=1_000, run_at_ms=1).code == "InvalidParameterValue"
+        assert self.refused(queue, wait_ms=1_000, run_at_ms=1).code == "InvalidParameterValue"
+        assert self.refused(queue, wait_ms=-1).code == "InvalidParameterValue"
 
     def test_run_at_is_any_time_ahead_and_counts_as_the_send(self) -> None:
         """A rule of onefold: any later time; the message counts as sent at that time."""
@@ -179,6 +181,19 @@ class QueueContract(FifoContract, ServingContract):
         assert self.counts(queue) == (1, 0, 0)
         self.later(1)
         assert self.counts(queue) == (0, 0, 0)
+
+    def test_a_wait_is_counted_from_the_send_and_counts_as_the_send_at_its_end(self) -> None:
+        """A rule of onefold, as for `run_at_ms`."""
+        queue = self.queue()
+        self.needs(queue.capabilities.run_at, "run_at")
+        due_ms = self.clock.now_ms() + 400 * DAY
+        self.send(queue, "later", wait_ms=400 * DAY)
+        self.send(queue, "now", wait_ms=0)
+        assert self.bodies(queue) == ["now"]
+        self.later(400 * DAY - 1)
+        assert self.counts(queue) == (0, 0, 1)
+        self.later(1)
+        assert self.one(queue, 12 * HOUR).sent_at_ms == due_ms
 
     # -- receiving -----------------------------------------------------------------------------------------------
 

@@ -210,7 +210,7 @@ def send(
 
 def _dated(entry: Entry, now_ms: int) -> Entry:
     """The entry with the instant at which its wait ends: SQS and EventBridge count by their own clocks."""
-    if entry.wait_ms is None or entry.run_at_ms is not None:
+    if entry.wait_ms is None or entry.wait_ms < 0 or entry.run_at_ms is not None:
         return entry
     return structs.replace(entry, run_at_ms=now_ms + entry.wait_ms, wait_ms=None)
 
