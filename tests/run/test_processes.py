@@ -196,6 +196,31 @@ def test_a_child_that_ends_leaves_an_unknown_outcome_with_evidence(
     assert (worker.report.code, worker.report.counts.held) == (0, 1)
 
 
+@pytest.mark.parametrize("how", ["while idle", "before it has read the order"])
+def test_an_order_that_no_child_has_read_goes_to_another_one(shop: ModuleType, how: str) -> None:
+    worker = hire(shop)
+    worker.start()
+    shop.label.send(shop.Order("o-0"))
+    worker.told.wait_for("completed")
+    pid = result(shop, "label", "o-0")
+    if how == "while idle":
+        os.kill(pid, signal.SIGKILL)
+        assert has_ended(pid)
+        shop.label.send(shop.Order("o-1"))
+    else:
+        os.kill(pid, signal.SIGSTOP)
+        shop.label.send(shop.Order("o-1"))
+        while record(shop, "label", "o-1") is None:
+            select.select([], [], [], 0.01)
+        os.kill(pid, signal.SIGKILL)
+    worker.told.wait_for("completed", 2)
+    worker.worker.drain()
+    assert worker.end().counts.completed == 2
+    assert record(shop, "label", "o-1").attempts == 1
+    assert result(shop, "label", "o-1") != pid
+    assert not worker.told.of("unknown")
+
+
 def test_what_a_killed_handler_had_started_is_killed_with_it(shop: ModuleType, tmp_path: Path) -> None:
     shop.ship.send(shop.Order("o-0", "start"))
     worker = hire(shop)

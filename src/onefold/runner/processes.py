@@ -3,7 +3,7 @@
 Each slot is a thread in this process with a fresh `python -m onefold.runner.child`; the child runs handlers and probes,
 and this process does all queue and store work. A child that must be stopped is killed with everything it started, and
 replaced. It is not known what a killed handler had done, so its outcome is unknown, says how the process ended, and
-counts as a crash.
+counts as a crash. A child that ended before it had read an order has called nothing: another one gets the order.
 Never here: deadlines (the watchdog calls `stop`), decisions. Invariant: a child is killed only for the run it is
 performing.
 """
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 CHILDREN_OF_JOBS: Final = 2  # if jobs ask for child processes and the worker was started without any
 _START_TRIES = 4  # a child that ends before it is ready is started again after 1, 2 and 4 s; then the worker ends
 _START_PAUSE_MS = 1_000
+_ASK_TRIES = 3  # so many children may end, one after the other, before they read an order
 _LEAVE_MS = 2_000  # how long an idle child may take to call what was registered with `atexit`
 
 
@@ -56,6 +57,10 @@ class Spawn(Struct, frozen=True, kw_only=True):
     target: str
     join: str | None = None
     lock_file: str | None = None
+
+
+class NotTakenError(EOFError):
+    """A child ended before it had read an order: what the order names was not called."""
 
 
 class Child:
@@ -108,12 +113,14 @@ class Child:
         """Send an order and wait for its reply.
 
         Raises:
-            EOFError: the child ended before it replied.
+            NotTakenError: the child ended before it had read the order.
+            EOFError: it ended before it replied.
         """
         try:
             wire.send(self._end, order)
-        except OSError as error:
-            raise EOFError(str(error)) from error
+            wire.receive(self._end, wire.Taken)
+        except (OSError, EOFError) as error:
+            raise NotTakenError(str(error)) from error
         reply: wire.Reply = wire.receive(self._end, wire.Reply)
         return reply
 
@@ -169,6 +176,8 @@ class Slot:
         """Call the handler in the child."""
         try:
             reply = self._ask("call", run, ctx)
+        except NotTakenError as error:
+            return Failed(kind="transient", error="ProcessDied", summary=f"{error} The handler was not called.")
         except EOFError:
             return self._died(run)
         if reply.outcome is None:
@@ -198,9 +207,32 @@ class Slot:
                 self._child.kill()
 
     def _ask(self, what: str, run: Execution, ctx: Context) -> wire.Reply:
+        """Give an order to the child, or to another one if it has ended meanwhile, and wait for the reply.
+
+        Raises:
+            NotTakenError: no child could read it. EOFError: one did, and ended before it replied, or the run was stopped.
+        """
+        ended = ""
+        for _ in range(_ASK_TRIES):
+            try:
+                return self._ask_once(what, run, ctx)
+            except NotTakenError:
+                if run.cut is not None:
+                    raise EOFError from None
+                ended = self._reap()
+                try:
+                    if not self._start():
+                        break
+                except errors.UsageError as error:  # the next start ends the worker
+                    raise NotTakenError(error.what) from error
+        raise NotTakenError(f"Its process ended before it could be asked: {ended}.")
+
+    def _ask_once(self, what: str, run: Execution, ctx: Context) -> wire.Reply:
         with self._lock:
-            if self._child is None or run.cut is not None:  # the run was stopped before it began
+            if run.cut is not None:  # it was stopped before it began
                 raise EOFError
+            if self._child is None:
+                raise NotTakenError
             child, self._current = self._child, run
         tracing = self._lane.runner.tracing
         try:
@@ -255,7 +287,14 @@ class Slot:
             self._lane.report(LaneReport(lane=self._lane, slots=0, error=error))
 
     def _renew(self) -> bool:
-        """Start a child and report its slot; returns False when the lane has ended in the meantime.
+        """Start a child and report its slot; otherwise as `_start`."""
+        is_there = self._start()
+        if is_there:
+            self._lane.report(LaneReport(lane=self._lane))
+        return is_there
+
+    def _start(self) -> bool:
+        """Start a child; returns False when the lane has ended in the meantime.
 
         Raises:
             UsageError: the child cannot be started, or cannot load the app.
@@ -274,7 +313,6 @@ class Slot:
                 if number + 1 < _START_TRIES:
                     self._lane.pause(_START_PAUSE_MS << number)
             else:
-                self._lane.report(LaneReport(lane=self._lane))
                 return True
         raise errors.UsageError(
             f"A child process of the worker ended {_START_TRIES} times before it was ready ({ended}).",

@@ -1,7 +1,7 @@
 """The messages between a worker and its child processes: length-prefixed MessagePack over a socket pair, never pickle.
 
     parent -> child   Hello, then one Order after another
-    child -> parent   Ready or Broken, then one Reply for each Order
+    child -> parent   Ready or Broken, then for each Order Taken and a Reply
 
 Never here: processes, handlers. Invariant: a frame is read whole or not at all; a process that finds the other end closed
 stops.
@@ -84,6 +84,10 @@ def delivery_of(fields: dict[str, Any]) -> Delivery:
     attributes = {name: Attribute(one["value"], one["type"]) for name, one in fields["attributes"].items()}
     reason = msgspec.convert(fields["reason"], Reason | None)
     return Delivery(**(fields | {"attributes": attributes, "reason": reason}))
+
+
+class Taken(Struct, frozen=True, tag=True):
+    """The child has read the order and is about to call what it names: without it, nothing was called."""
 
 
 class Reply(Struct, frozen=True, kw_only=True):
