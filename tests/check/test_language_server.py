@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -216,6 +217,16 @@ def test_an_error_of_the_configuration_is_shown_once(tmp_path: Path) -> None:
     _, answers = session(START + opens(file) + opens(file) + END, refuses)
     said = [one["params"]["message"] for one in answers if one.get("method") == "window/showMessage"]
     assert said == ["onefold check: pyproject.toml has no option x. Remove it."]
+
+
+def test_an_editor_that_is_gone_ends_the_program_without_a_traceback(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as gone:
+        command = [sys.executable, "-m", "onefold", "check", "--lsp"]
+        ran = subprocess.run(command, input=START + END, stdout=gone, stderr=subprocess.PIPE, cwd=tmp_path, check=False)
+    assert ran.returncode == 1
+    assert b"Traceback" not in ran.stderr
 
 
 def test_the_command_takes_the_configuration_and_no_paths(tmp_path: Path) -> None:

@@ -130,7 +130,13 @@ class LanguageServer:
         }
 
     def serve(self) -> int:
-        """Answer until the editor ends the session; returns the exit code that the protocol asks for."""
+        """Answer until the editor ends the session, or is gone; returns the exit code that the protocol asks for."""
+        try:
+            return self._session()
+        except BrokenPipeError:
+            return 1
+
+    def _session(self) -> int:
         while True:
             body = self._next()
             if body is None:
