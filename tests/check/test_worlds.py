@@ -213,6 +213,7 @@ def test_a_template_that_is_all_conditions_takes_no_longer(tmp_path: Path, shape
     )
     found = scenarios(file)  # the time limit of tests is the net
     assert found
+    assert max(map(len, worlds(file).not_looked_at), default=0) < 100
     assert max(map(len, found)) < 200
 
 

@@ -33,6 +33,7 @@ TRIED_MAX: Final = 512  # ours: combinations, most of which are worlds that were
 EVALUATED_MAX: Final = 100_000  # ours: values in conditions and parameters, in all that are tried
 TOLD_MAX: Final = 64  # ours: conditions by which worlds are told apart
 NAMED_MAX: Final = 5  # ours: conditions in an example
+COUNTED_MAX: Final = 10**15  # ours; Python writes no number of more than 4,300 digits
 VALUES_MAX: Final = 16  # ours: of one parameter
 REGION: Final = "AWS::Region"
 _READ: Final = frozenset({QUEUE, MAPPING, CONNECTOR, ALIAS, *FUNCTIONS, *POLICIES, *ATTACHED, *AROUND})
@@ -173,11 +174,12 @@ def worlds_of(document: Document, parameters: Mapping[str, str], *, account: str
     looked_at = tuple(seen.values())[:count_max]
     left = len(seen) - len(looked_at)
     untried = prod(map(len, candidates.values())) - tried_max
+    many = f"{untried:,}" if untried < COUNTED_MAX else f"more than {COUNTED_MAX:,}"
     return Worlds(
         looked_at=looked_at,
         not_looked_at=(
             *((f"{left} more combinations of its conditions",) if left else ()),
-            *((f"{untried:,} combinations of parameters that may be more",) if untried > 0 else ()),
+            *((f"{many} combinations of parameters that may be more",) if untried > 0 else ()),
             *(f"the other case of condition {name}" for name in uses.fixed(seen.values(), parameters)),
         ),
     )
