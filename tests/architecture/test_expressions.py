@@ -190,6 +190,7 @@ def runs(parsed: Any, lead: str) -> Iterator[tuple[str, str]]:
             bodies = {sample(inner)}
             if len(inner) == 1 and inner[0][0] is codes.IN:
                 bodies |= set(members(inner[0][1])[:16])
+            bodies |= {body[:-1] + before[-1] for body in bodies if body and before}  # begins anew at each of them
             for body in sorted(bodies - {""}):
                 yield before, body
             yield from runs(inner, before)
@@ -251,6 +252,7 @@ def taken_s(call: Any, text: Any) -> float:
 
 def test_the_walk_knows_a_quadratic_pattern_from_a_linear_one() -> None:
     quadratic = [r"\?[^\s'\"()=]+=[^\s'\")]*", r"(a+)b", r"\s+$", r"<(\$[^<>]*|[a-z]+)>.*x", r"(?:a|b)*c"]
+    quadratic += [r'"(?:\\.|[^"\\])*"']
     for pattern in quadratic:
         assert slow(Use("here", pattern, 0, frozenset({"search"}))), pattern
     for pattern in [r"[A-Za-z0-9_-]{1,80}", r"(?<=://)[^/\s@'\"]{0,80}@", r"[0-9]+(?:\.[0-9]+)?"]:

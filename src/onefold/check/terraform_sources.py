@@ -22,7 +22,7 @@ _WORDS_MAX: Final = 8  # before a brace; a block has at most three
 _TOKEN: Final = re.compile(
     r"(?P<skip>\#[^\n]*|//[^\n]*|/\*.*?(?:\*/|\Z))"
     r"|(?P<heredoc><<-?[ \t]*(?P<mark>\w+)\n.*?(?:\n[ \t]*(?P=mark)\b|\Z))"
-    r'|(?P<string>"(?:\\.|[^"\\\n])*")'
+    r'|(?P<string>"(?:\\.|[^"\\\n])*+"?)'  # to the end of the line if it is not closed, or each quote would look again
     r"|(?P<open>[{\[(])|(?P<close>[}\])])|(?P<newline>\n)|(?P<name>[A-Za-z_][\w-]*)|(?P<equals>=(?!=|>))"
     r"|(?P<other>[^\s])",
     re.DOTALL,
