@@ -147,10 +147,12 @@ def test_lists_are_read_to_their_end_and_only_what_reads_is_called(endpoint: str
     names = [one["Properties"]["QueueName"] for one in resources.values() if one["Type"] == "AWS::SQS::Queue"]
     assert sorted(names) == ["dead", "mails", "orders", "spare"]
     assert session.called.count("sqs:ListQueues") > 1
-    assert all(re.fullmatch(r"[a-z]+:(List|Get|Describe)\w+", one) for one in session.called)
+    assert all(re.fullmatch(r"[a-z0-9]+:(List|Get|Describe)\w+", one) for one in session.called)
     [policy] = [text for language, title, text in blocks("docs/check.md") if title == "onefold-check-policy.json"]
     [statement] = json.loads(policy)["Statement"]
-    renamed = {one.replace("stepfunctions:", "states:").replace("eventbridge:", "events:") for one in session.called}
+    prefixes = {"stepfunctions": "states", "eventbridge": "events", "eventbridgev2": "events"}
+    calls = [one.partition(":") for one in session.called]
+    renamed = {f"{prefixes.get(service, service)}:{name}" for service, _, name in calls}
     assert renamed <= set(statement["Action"])
     code = Path(account.__file__).read_text()
     operations = set(re.findall(r'"((?:list|get|describe)_[a-z_]+)"', code))
@@ -231,3 +233,103 @@ def test_the_local_sqs_is_an_account_with_queues_and_functions(tmp_path: Path, m
         ("DUP004", "event-source-mapping"),
     }  # fmt: skip
     assert "aws://us-east-1 was checked without an answer: cloudwatch:DescribeAlarms on us-east-1" in shown
+
+
+def test_roles_and_keys_say_whether_dead_letters_arrive(endpoint: str) -> None:
+    """A schedule's role that may send to the target only, and a key that the topic may not use."""
+    sqs, iam, kms, sns, scheduler = (
+        boto3.client(service, endpoint_url=endpoint, region_name=REGION)
+        for service in ("sqs", "iam", "kms", "sns", "scheduler")
+    )
+
+    def queue(name: str, **attributes: str) -> str:
+        url = sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
+        return str(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"])
+
+    def allowed(action: str, resource: str, **more: object) -> str:
+        return json.dumps(
+            {
+                "Version": "2012-10-17",
+                "Statement": [{"Effect": "Allow", "Action": action, "Resource": resource, **more}],
+            }
+        )
+
+    key = kms.create_key(Policy=allowed("kms:*", "*", Principal={"AWS": "arn:aws:iam::123456789012:root"}))[
+        "KeyMetadata"
+    ]["KeyId"]
+    kms.create_alias(AliasName="alias/queues", TargetKeyId=key)
+    jobs, missed = queue("jobs"), queue("missed", MessageRetentionPeriod="1209600")
+    topic = sns.create_topic(Name="news")["TopicArn"]
+    policy = allowed("sqs:SendMessage", "*", Principal={"Service": "sns.amazonaws.com"})
+    mailed = queue("mailed", KmsMasterKeyId="alias/queues", Policy=policy)
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=mailed, Attributes={"RawMessageDelivery": "true"})
+    trust = allowed("sts:AssumeRole", "*", Principal={"Service": "scheduler.amazonaws.com"}).replace(
+        ', "Resource": "*"', ""
+    )
+    role = iam.create_role(RoleName="sends", Path="/jobs/", AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+    managed = iam.create_policy(PolicyName="to-jobs", PolicyDocument=allowed("sqs:SendMessage", jobs))["Policy"]["Arn"]
+    iam.attach_role_policy(RoleName="sends", PolicyArn=managed)
+    scheduler.create_schedule(
+        Name="nightly", ScheduleExpression="rate(1 day)", FlexibleTimeWindow={"Mode": "OFF"},
+        Target={"Arn": jobs, "RoleArn": role, "Input": "<aws.scheduler.execution-id>", "DeadLetterConfig": {"Arn": missed}},
+    )  # fmt: skip
+
+    def lost(*refused: str) -> set[str]:
+        one = read_account(Refusing(endpoint, *refused), "aws://here")
+        document = Input(document=one.document, account=one.account, region=one.region)
+        checked = check([], chosen(("LOS008",), ()), TODAY, documents={"aws://here": document})
+        return {each.resource.rpartition(":")[2].rpartition("/")[2] for each in checked.open}
+
+    assert lost() == {"missed", "mailed"}
+    assert lost("GetAccountAuthorizationDetails") == {"mailed"}
+    assert lost("GetKeyPolicy") == {"missed"}
+    assert lost("ListAliases") == {"missed"}
+    iam.put_role_policy(RoleName="sends", PolicyName="too", PolicyDocument=allowed("sqs:SendMessage", missed))
+    both = {"Service": ["sns.amazonaws.com"]}
+    kms.put_key_policy(KeyId=key, PolicyName="default", Policy=allowed("kms:*", "*", Principal=both))
+    assert lost() == set()
+
+
+class Subscribers:
+    """A client of the buses of the second generation, for which there is no emulator."""
+
+    meta = None
+
+    def can_paginate(self, operation: str) -> bool:
+        return False
+
+    def list_event_buses(self, **_: object) -> Json:
+        return {
+            "EventBuses": [{"Name": "shop", "EventBusArn": f"arn:aws:events:{REGION}:123456789012:event-busv2/shop/x"}]
+        }
+
+    def list_subscribers(self, NextToken: str = "") -> Json:  # noqa: N803 - AWS's name
+        ending = {"": "a", "more": "b"}[NextToken]
+        arn = f"arn:aws:events:{REGION}:123456789012:subscriber/{ending}/x"
+        return {"Subscribers": [{"SubscriberArn": arn}], **({} if NextToken else {"NextToken": "more"})}
+
+    def describe_subscriber(self, SubscriberArn: str) -> Json:  # noqa: N803 - AWS's name
+        failed = {"OnFailureConfiguration": {"Arn": f"arn:aws:sqs:{REGION}:123456789012:dead"}}
+        return {
+            "SubscriberArn": SubscriberArn, "Name": SubscriberArn[-3], "Type": "UNORDERED", "State": "RUNNING",
+            "InvokeConfiguration": {"TargetArn": f"arn:aws:sqs:{REGION}:123456789012:spare"},
+            **(failed if "/a/" in SubscriberArn else {}),
+        }  # fmt: skip
+
+
+def test_subscribers_of_buses_of_the_second_generation_are_read(endpoint: str) -> None:
+    class WithSubscribers(Refusing):
+        def _make(self, service: str, waits_s: float) -> Any:
+            return Subscribers() if service == "eventbridgev2" else super()._make(service, waits_s)
+
+    one = read_account(WithSubscribers(endpoint), "aws://here")
+    document = Input(document=one.document, account=one.account, region=one.region)
+    checked = check([], chosen(("LOS013",), ()), TODAY, documents={"aws://here": document})
+    assert [each.resource for each in checked.open] == [f"arn:aws:events:{REGION}:123456789012:subscriber/b/x"]
+
+
+def test_buses_are_not_asked_for_where_there_are_none(endpoint: str) -> None:
+    session = Refusing(endpoint)
+    session.region = "eu-west-3"
+    read_account(session, "aws://here")
+    assert not any(one.startswith("eventbridgev2:") for one in session.called)

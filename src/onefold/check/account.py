@@ -5,8 +5,8 @@ listed is left out, and said: rules then report nothing as missing that may be t
 Never here: rules, credentials. Invariants: no call changes anything; no message is read, and no variable of a function kept;
 at most `CALLS_AT_ONCE` calls are under way.
 
-Sources: API references of SQS, Lambda, EventBridge, Scheduler, SNS, CloudWatch, DynamoDB, Step Functions and IAM: actions
-List*, Get* and Describe*.
+Sources: API references of SQS, Lambda, EventBridge (both generations), Scheduler, SNS, CloudWatch, DynamoDB, Step Functions,
+IAM and KMS: actions List*, Get* and Describe*.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
+from urllib.parse import unquote
 
+import boto3
+from botocore.parsers import ResponseParserError
 from msgspec import Struct
 
 from onefold.check.collect_queue import QUEUE_ATTRIBUTES, QUEUE_DOCUMENTS
@@ -61,7 +64,10 @@ def read_account(session: Session, name: str) -> Account:
     session.client("sqs")
     with ThreadPoolExecutor(CALLS_AT_ONCE) as threads:
         reader = _Reader(session, threads)
-        for read in (_queues, _mappings, _functions, _rules, _schedules, _topics, _alarms, _tables, _state_machines):
+        for read in (
+            _queues, _mappings, _functions, _rules, _second_buses, _schedules, _topics, _alarms, _tables, _state_machines,
+            _roles, _keys,
+        ):  # fmt: skip
             read(reader)
     spans: dict[PropertyPath, Span] = {(): Span(1, 1, 1, 1)}
     document = Document(
@@ -94,8 +100,12 @@ class _Reader:
         elif not any("more than" in one for one in self.missing):
             self.missing.append(f"more than {RESOURCES_MAX:,} resources")
 
+    def has(self, service: str) -> bool:
+        """Whether the installed boto3 knows a service, and that it is in the region."""
+        return self._session.region in boto3.session.Session().get_available_regions(service)
+
     def listed(self, service: str, operation: str, key: str, **arguments: Any) -> list[Any] | None:
-        """All items of a list; None where AWS does not give it."""
+        """All items of a list, or its pages if it has no key; None where AWS does not give it."""
         found: list[Any] | None = self._asked(
             service, operation, lambda client: list(_pages(client, operation, key, arguments))
         )
@@ -124,14 +134,17 @@ class _Reader:
             return {}
         except OnefoldError as error:
             denied = Denied(action, error.what, error.todo)
-            if all(one.call != action for one in self.denied):  # the same for each of a thousand queues
-                self.denied.append(denied)
-            return None
+        except ResponseParserError:  # of an emulator that does not know the service
+            what = f"{action} on {self._session.region} was answered with something else than AWS's answer."
+            denied = Denied(action, what, "Ask AWS itself, or do without what needs this call.")
+        if all(one.call != action for one in self.denied):  # the same for each of a thousand queues
+            self.denied.append(denied)
+        return None
 
 
 def _action(service: str, operation: str) -> str:
     """A call as a policy names it: `lambda:ListFunctions`."""
-    prefix = {"stepfunctions": "states"}.get(service, service)
+    prefix = {"stepfunctions": "states", "eventbridgev2": "events"}.get(service, service)
     return f"{prefix}:{''.join(word.capitalize() for word in operation.split('_'))}"
 
 
@@ -139,7 +152,7 @@ def _pages(client: Any, operation: str, key: str, arguments: Json) -> Iterator[A
     if client.can_paginate(operation):
         sized = {"PaginationConfig": {"PageSize": 1_000}} if operation == "list_queues" else {}
         for page in client.get_paginator(operation).paginate(**arguments, **sized):
-            yield from page.get(key) or ()
+            yield from (page.get(key) or ()) if key else (page,)
         return
     token: Json = {}
     while True:
@@ -167,6 +180,11 @@ def _json(text: Any) -> Any:
         return json.loads(text)
     except (TypeError, ValueError, RecursionError):
         return None
+
+
+def _document(written: Any) -> Any:
+    """A policy of IAM, which boto3 has decoded unless it is not JSON."""
+    return written if isinstance(written, dict) else _json(unquote(written)) if isinstance(written, str) else None
 
 
 def _some(answer: Json, *names: str) -> Json:
@@ -270,6 +288,26 @@ def _rules(reader: _Reader) -> None:
             reader.add(one["Arn"], "AWS::Events::Rule", properties)
 
 
+def _second_buses(reader: _Reader) -> None:
+    """Buses of the second generation and their subscribers; the rules of the first one's are elsewhere."""
+    if not reader.has("eventbridgev2"):
+        return
+    for bus in reader.listed("eventbridgev2", "list_event_buses", "EventBuses") or ():
+        reader.add(bus["EventBusArn"], "AWS::EventsV2::EventBus", _some(bus, "Name"))
+
+    def named(one: Json) -> Json:
+        return {"SubscriberArn": one["SubscriberArn"]}
+
+    subscribers = reader.listed("eventbridgev2", "list_subscribers", "Subscribers") or ()
+    for one, answer in reader.each(subscribers, "eventbridgev2", "describe_subscriber", named):
+        if answer:
+            names = (
+                "Name", "EventBusArn", "InvokeConfiguration", "FilterConfiguration", "Type", "RetryPolicy",
+                "OnFailureConfiguration", "State",
+            )  # fmt: skip
+            reader.add(one["SubscriberArn"], "AWS::EventsV2::Subscriber", _some(answer, *names))
+
+
 def _schedules(reader: _Reader) -> None:
     schedules = reader.listed("scheduler", "list_schedules", "Schedules") or ()
 
@@ -355,3 +393,54 @@ def _state_machines(reader: _Reader) -> None:
                 "RoleArn": one.get("roleArn"),
             }
             reader.add(arn, "AWS::StepFunctions::StateMachine", properties)
+
+
+def _roles(reader: _Reader) -> None:
+    """Roles with all that they may do; those that AWS makes for its services and for people are left out."""
+    asked = {"Filter": ["Role", "LocalManagedPolicy", "AWSManagedPolicy"]}
+    pages = reader.listed("iam", "get_account_authorization_details", "", **asked)
+    documents: Json = {}
+    for one in [policy for page in pages or () for policy in page.get("Policies") or ()]:
+        versions = (each.get("Document") for each in one.get("PolicyVersionList") or () if each.get("IsDefaultVersion"))
+        documents[one.get("Arn")] = _document(next(versions, None))
+    for one in [role for page in pages or () for role in page.get("RoleDetailList") or ()]:
+        path = str(one.get("Path") or "/")
+        if path.startswith(("/aws-service-role/", "/aws-reserved/")):
+            continue
+        attached = [each.get("PolicyArn") for each in one.get("AttachedManagedPolicies") or ()]
+        written = [_document(each.get("PolicyDocument")) for each in one.get("RolePolicyList") or ()]
+        properties = {
+            "RoleName": f"{path[1:]}{one['RoleName']}",
+            "AssumeRolePolicyDocument": _document(one.get("AssumeRolePolicyDocument")),
+            "Policies": [
+                {"PolicyDocument": each} for each in [*written, *(documents.get(arn) for arn in attached)] if each
+            ],
+            "ManagedPolicyArns": [arn for arn in attached if not documents.get(arn)],
+        }
+        reader.add(one["Arn"], "AWS::IAM::Role", properties)
+
+
+def _keys(reader: _Reader) -> None:
+    """The keys that queues and topics name, with their policies and aliases; AWS's own keys are known by their names."""
+    named = {
+        str(value)
+        for one in reader.resources.values()
+        for name in ("KmsMasterKeyId", "KmsKeyIdentifier")
+        if isinstance(value := one["Properties"].get(name), str) and "alias/aws/" not in value
+    }
+    if not named:
+        return
+    aliases = reader.listed("kms", "list_aliases", "Aliases") or ()
+    targets = {str(one.get(name)): one.get("TargetKeyId") for one in aliases for name in ("AliasName", "AliasArn")}
+    ids = {
+        str(targets.get(one) or one).rpartition("key/")[2] for one in named if ":alias/" not in one or one in targets
+    }
+    ids = {one for one in ids if not one.startswith("alias/")}
+    for key, answer in reader.each(
+        sorted(ids), "kms", "get_key_policy", lambda key: {"KeyId": key, "PolicyName": "default"}
+    ):
+        policy = Unresolved("it may not be read") if answer is None else _json(answer.get("Policy"))
+        reader.add(key, "AWS::KMS::Key", {"KeyPolicy": policy})
+    for one in aliases:
+        if one.get("TargetKeyId") in ids:
+            reader.add(one["AliasArn"], "AWS::KMS::Alias", _some(one, "AliasName", "TargetKeyId"))
