@@ -242,3 +242,12 @@ def test_the_command_takes_the_configuration_and_no_paths(tmp_path: Path) -> Non
         refused = subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert refused.returncode == 2
         assert "--lsp takes no paths" in refused.stderr
+
+
+def test_a_file_of_terraform_is_read_with_its_directory(tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).parent / "hcl" / "right" / "modules", tmp_path, dirs_exist_ok=True)
+    module = tmp_path / "queue" / "main.tf"
+    module.write_text(module.read_text().replace("var.timeout * 6", "var.timeout * 5"))
+    _, answers = session(START + opens(tmp_path / "main.tf") + END)
+    assert [one["code"] for one in shown(answers)] == ["DUP002"]
+    assert module.as_uri() in {one["params"]["uri"] for one in answers if one.get("method", "").endswith("Diagnostics")}
