@@ -203,6 +203,27 @@ def test_directories_are_searched_and_what_git_ignores_is_left_out(tmp_path: Pat
     assert "build" not in document["files"][0]
 
 
+@pytest.mark.parametrize("where", ["a folder like a bare repository", "its own repository"])
+def test_no_program_that_a_repository_names_is_run(tmp_path: Path, where: str) -> None:
+    """A clone carries a folder that git takes for a bare repository, and the configuration in it may name programs."""
+    infra, ran = tmp_path / "infra", tmp_path / "ran"
+    infra.mkdir()
+    (infra / "template.yaml").write_text((CORPUS / "wrong" / "published.yaml").read_text())
+    config = (
+        f'[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = "."\n\tfsmonitor = "touch {ran}; false"\n'
+    )
+    if where == "its own repository":
+        subprocess.run(["git", "init", "-q", str(infra)], check=True)
+        (infra / ".git" / "config").write_text(config.replace('\tworktree = "."\n', ""))
+    else:
+        (infra / "config").write_text(config)
+        (infra / "HEAD").write_text("ref: refs/heads/main\n")
+        (infra / "objects").mkdir()
+        (infra / "refs").mkdir()
+    assert "DUP002" in run(str(infra)).output
+    assert not ran.exists()
+
+
 @pytest.mark.parametrize(
     "content",
     [b"\x00\x01binary", b"a: &x [*x]\nb: !Nope 1\n", b"{" * 5_000, b"- only\n- a list\n", "Res\xe9: 1".encode("latin-1"),

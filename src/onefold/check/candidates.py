@@ -130,10 +130,21 @@ def _is_of_tests(path: Path, directory: Path) -> bool:
 
 
 def _known_to_git(directory: Path) -> list[str] | None:
-    """The files that git does not ignore; None where there is no git, or no repository."""
-    command = ("git", "-C", str(directory), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    """The files that git does not ignore; None where there is no git, or no repository.
+
+    The repository may be a stranger's, and its configuration can name programs: none of them is run. A bare repository
+    inside a directory is not taken for one, because a clone carries such a folder like any other.
+    """
+    settings = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "safe.bareRepository=explicit")
+    command = [
+        "git", *(word for setting in settings for word in ("-c", setting)), "-C", str(directory),
+        "ls-files", "-z", "--cached", "--others", "--exclude-standard",
+    ]  # fmt: skip
+    elsewhere = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # a hook has them, for its own repository
+    environment = {name: value for name, value in os.environ.items() if name not in elsewhere}
+    environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
     try:
-        answer = subprocess.run(command, capture_output=True, check=False, timeout=30)  # noqa: S603 - of constants and a path
+        answer = subprocess.run(command, capture_output=True, check=False, timeout=30, env=environment)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return None
     if answer.returncode != 0:
