@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
-from itertools import pairwise
+from itertools import cycle, pairwise, repeat
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,37 @@ def test_a_right_configuration_has_none(folder: Path) -> None:
 def test_a_change_in_a_right_configuration_is_seen(tmp_path: Path, name: str, old: str, new: str, finds: str) -> None:
     """So that nothing is right only because it is not understood."""
     assert ", ".join(found(copied(name, tmp_path, (old, new)))) == finds
+
+
+_ARGUMENT = re.compile(r"^(\s*(?!source|version|type|default|backend)\w+\s*=\s*)(?!.*<<)([^\n]*[^\s{\[(,])$")
+ODD = (
+    "null", "[]", "{}", '""', "-1", "1e99", '"${nothing}"', "each.value", "count.index", '"%{ if true }x%{ endif }"',
+    "99999999999999999999", "true", 'toset(["a", "b"])', "aws_sqs_queue.orders", "[aws_sqs_queue.dead]", "{ a = local.a }",
+)  # fmt: skip
+
+
+def changed(folder: Path, to: Path, values: Iterator[str]) -> Iterator[list[str]]:
+    """What is found when one argument after the other has another value; so many arguments are there."""
+    for file in sorted(folder.rglob("*.tf")):
+        lines = file.read_text().split("\n")
+        shutil.copytree(folder, to, dirs_exist_ok=True)
+        for at, line in enumerate(lines):
+            if (match := _ARGUMENT.match(line)) is not None:
+                other = [*lines[:at], match[1] + next(values), *lines[at + 1 :]]
+                (to / file.relative_to(folder)).write_text("\n".join(other))
+                checked = check([to], RULES, TODAY)
+                yield [] if checked.unread else [f"{file}:{at + 1} {one.rule}" for one in checked.open]
+
+
+@pytest.mark.parametrize("folder", RIGHT, ids=lambda one: one.name)
+def test_a_value_that_becomes_unknown_in_a_right_configuration_is_no_finding(tmp_path: Path, folder: Path) -> None:
+    found = list(changed(folder, tmp_path, repeat("var.not_declared")))
+    assert found == [[]] * len(found)
+
+
+@pytest.mark.parametrize("folder", RIGHT, ids=lambda one: one.name)
+def test_an_odd_value_in_any_place_is_no_error(tmp_path: Path, folder: Path) -> None:
+    assert all(len(one) < 20 for one in changed(folder, tmp_path, cycle(ODD)))
 
 
 # -- what is written badly, too large, or not there ------------------------------------------------------------------------
