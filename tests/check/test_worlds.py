@@ -254,7 +254,7 @@ def test_a_combination_that_cannot_be_read_leaves_the_others(tmp_path: Path, mon
     assert "1 combination of its conditions with which it cannot be read" in run(str(file)).output
     refused = run(str(file), "--parameter", "Stage=prod")
     assert refused.exit_code == 2
-    assert "make more than 20000 characters" in refused.output
+    assert "produce more than 20000 characters" in refused.output
 
 
 def test_a_handler_that_is_there_in_one_world_is_read_with_it(tmp_path: Path) -> None:

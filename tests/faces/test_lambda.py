@@ -172,7 +172,7 @@ def test_a_fault_kills_the_container_and_the_message_comes_back(data: Path, caps
     found = capsys.readouterr()
     assert "received 2, deleted 1, failed 1; invocations 2, errors 1, containers 2" in found.out
     assert found.err.count("took o-1") == 2
-    assert "Runtime exited with error: signal: killed (a fault that was asked for)" in found.err
+    assert "Runtime exited with error: signal: killed (a fault that was injected on request)" in found.err
 
 
 # -- refused: nothing is made, nothing is received ---------------------------------------------------------------------

@@ -208,7 +208,7 @@ def test_a_container_is_killed_where_it_is_asked_for(kill: Kill, tmp_path: Path)
         async with rig("marking:handler", code_dir=tmp_path) as made:
             event = {"marks": str(marks), "waits": kill == "during"}
             outcome = await made.invoke(event, kill=kill)
-            assert outcome == Crashed("signal: killed", "a fault that was asked for")
+            assert outcome == Crashed("signal: killed", "a fault that was injected on request")
             wrote = marks.read_text() if marks.exists() else ""
             assert wrote in {"before": ("",), "during": ("", "began "), "after": ("began ended ",)}[kill]
             assert isinstance(await made.invoke(event), Answered)

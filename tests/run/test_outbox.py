@@ -428,12 +428,12 @@ def test_tables_of_another_version(books: Books) -> None:
     books.mine.execute("UPDATE onefold_outbox_version SET version = 2")
     books.mine.commit()
     books.mine.execute("INSERT INTO shop_order VALUES ('o-1')")
-    with pytest.raises(errors.StorageError, match="not of version 1"):
+    with pytest.raises(errors.StorageError, match="not have version 1"):
         books.shop.ship.send({"id": "o-1"}, connection=books.mine)
     books.mine.commit()
     assert books.rows() == []
     relay = books.shop.relay()
-    with pytest.raises(errors.StorageError, match="not of version 1"):
+    with pytest.raises(errors.StorageError, match="not have version 1"):
         relay.check()
     relay.close()
 

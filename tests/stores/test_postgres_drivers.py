@@ -125,7 +125,7 @@ def test_outbox_tables_that_asyncpg_cannot_use(shop: OutboxShop, url: str, postg
             assert await connection.fetchval("SELECT 1") == 1  # the transaction goes on
         sql(url, "UPDATE onefold_outbox_version SET version = 2")
         async with connected(url) as connection, connection.transaction():
-            await refused(shop, connection, "not of version 1", errors.StorageError)
+            await refused(shop, connection, "not have version 1", errors.StorageError)
         sql(url, "UPDATE onefold_outbox_version SET version = 1")
         async with connected(url) as connection:
             reading = connection.transaction(readonly=True)

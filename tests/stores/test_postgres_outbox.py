@@ -217,10 +217,10 @@ def test_a_database_without_the_tables_or_with_others(shop: OutboxShop, url: str
     with psycopg.connect(url, autocommit=True) as link:
         link.execute("UPDATE onefold_outbox_version SET version = 2")
     with psycopg.connect(url) as link:
-        refused(shop, link, "not of version 1", errors.StorageError)
+        refused(shop, link, "not have version 1", errors.StorageError)
         link.execute("INSERT INTO shop_order VALUES ('o-1')")
     assert rows(url) == []
-    with pytest.raises(errors.StorageError, match="not of version 1"):
+    with pytest.raises(errors.StorageError, match="not have version 1"):
         pass_on(shop)
 
 

@@ -17,7 +17,7 @@ class Created(Struct, frozen=True, kw_only=True):
     """What `create` did.
 
     Args:
-        url: of the database. version: of the tables. sql: the statements.
+        url: the database's URL. version: the version of its tables. sql: the statements.
     """
 
     url: str
@@ -32,14 +32,14 @@ def create(url: str, *, run: bool) -> Created:
         run: False: only return the statements.
 
     Raises:
-        UsageError: a URL of another kind. TransientError, StorageError: the database refuses or cannot be reached.
+        UsageError: this kind of URL has no outbox. TransientError, StorageError: the database refuses or cannot be reached.
     """
     sql = outbox_sql(url)
     if run:
         table = open_outbox(url)
         try:
             table.create()
-            _ = table.token  # of this version
+            _ = table.token  # reading it raises if the tables are of another version
         finally:
             table.close()
     return Created(url=redact.database_of(url), version=VERSION, sql=sql)
@@ -49,9 +49,9 @@ class OutboxStatus(Struct, frozen=True, kw_only=True):
     """What waits in an app's outbox table.
 
     Args:
-        url: of its database.
-        waiting: messages. oldest_age_ms: since the oldest of them was written; None if there is none.
-        refused: messages that their queues refused, and that wait for a person.
+        url: the URL of its database.
+        waiting: how many messages wait. oldest_age_ms: the age of the oldest of them; None if there is none.
+        refused: how many messages their queues refused; these wait for a person.
         trouble: why it could not be read; None if it could. todo: what to do about that.
     """
 
@@ -64,7 +64,7 @@ class OutboxStatus(Struct, frozen=True, kw_only=True):
 
 
 def status_of(session: AdminSession) -> OutboxStatus | None:
-    """The state of the app's outbox; None if it names none."""
+    """The state of the app's outbox; None if the app has none."""
     jobs = session.jobs
     if jobs is None or jobs.outbox is None:
         return None

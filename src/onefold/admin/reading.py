@@ -40,18 +40,18 @@ ExpectedOutcome = Literal[
     "run", "answered", "waits", "unknown", "held", "conflict", "malformed", "comes-back", "no-job"
 ]
 
-_KEEP_MS = 1  # of a claim that is only computed; nothing is written
+_KEEP_MS = 1  # how long a claim's result is kept; it is only computed here, and nothing is written
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What is known of a message.
+    """What is known about a message.
 
     Args:
         job: the job's name, if known.
         key: the operation; None if not known.
-        fingerprint: of its payload; None if not known.
+        fingerprint: the fingerprint of its payload; None if not known.
         amends: fingerprint of the payload it replaces, after an edit.
-        problem: why it cannot be read as a payload, or the app it is for; empty if it can be read.
+        problem: why it cannot be read as a payload, or which app it is for; empty if it can be read.
         outcome: `malformed` or `no-job` when that settles it already.
         payload: decoded as its job's type; None if that is not known.
     """
@@ -285,7 +285,9 @@ def _without_policy(found: store.Answer, now_ms: int) -> Forecast:
             return Forecast(outcome="answered", why=f"Done {ago} ago{whose}; it would be deleted, not run.")
         case store.Running():
             left = pause(max(found.until_ms - now_ms, 0))
-            return Forecast(outcome="waits", why=f"Runs elsewhere now (owner {found.owner}, lease for {left}).")
+            return Forecast(
+                outcome="waits", why=f"It is running elsewhere (owner {found.owner}, lease ends in {left})."
+            )
         case store.Held():
             ago = age(now_ms - found.since_ms)
             return Forecast(outcome="held", why=f"Its key has been held for a person for {ago}; settle that first.")
@@ -306,7 +308,7 @@ def as_if(message: Peeked, body: str, attributes: Mapping[str, Attribute]) -> Pe
 def unchanged(session: AdminSession, messages: Sequence[Peeked]) -> list[bool]:
     """Whether each message is still in its queue with the same contents; call it in the transaction that changes them.
 
-    Always True on SQS, where looking takes messages away: there an edit or a move is a message with another id.
+    Always True on SQS, where messages can only be read by receiving them: an edit or a move makes a message with another id.
     """
     if session.engine.commit is None:
         return [True] * len(messages)

@@ -21,7 +21,7 @@ from onefold.check.facts import Unresolved
 from onefold.errors import UsageError
 
 TOTAL_CHARS_MAX: Final = 64 * 1_048_576  # ours: 64 templates of 1 MB
-_VALUE_CHARS: Final = 64  # that a value counts for beside its text
+_VALUE_CHARS: Final = 64  # what a value counts for, besides its text
 TEXT_CHARS_MAX: Final = 1_048_576  # ours: no text of a template is longer than a template
 
 
@@ -33,7 +33,7 @@ class NoValue:
 
 
 NO_VALUE: Final = NoValue()
-GAP: Final = "\N{REPLACEMENT CHARACTER}"  # in a text with gaps: what is not known
+GAP: Final = "\N{REPLACEMENT CHARACTER}"  # stands for each part of a text that is not known
 _SUBSTITUTED: Final = re.compile(r"\$\{(!?)([^{}]*)\}")
 _DYNAMIC: Final = re.compile(r"\{\{resolve:([^:}]+):")
 
@@ -104,7 +104,7 @@ def list_of(value: Any) -> list[Any] | Unresolved:
 
 
 def plain(value: Any) -> Any:
-    """A value of any type, of which everything is known."""
+    """A value of any type, if all of it is known."""
     return why_not(value) or value
 
 
@@ -132,7 +132,7 @@ class Intrinsics:
     def __init__(self, names: NameResolver) -> None:
         self._names = names
         self._gap: str | None = None
-        self._chars = 0  # of all that was read and made until now
+        self._chars = 0  # of all that was read and produced so far
         self._functions: Mapping[str, Callable[[Any], Any]] = {
             "Condition": self._condition,
             "Fn::And": lambda arg: self._logic(arg, all),
@@ -159,7 +159,7 @@ class Intrinsics:
         """The value with every function in it evaluated.
 
         Raises:
-            UsageError: what was read and made until now is more than TOTAL_CHARS_MAX.
+            UsageError: what was read and produced so far is more than TOTAL_CHARS_MAX.
         """
         self._count(value)
         match value:
@@ -185,13 +185,13 @@ class Intrinsics:
         self._chars += _VALUE_CHARS + (len(value) if isinstance(value, str) else 0)
         if self._chars > TOTAL_CHARS_MAX:
             raise UsageError(
-                f"The functions of the template make more than {TOTAL_CHARS_MAX} characters together.",
-                meaning="Many of them name one long text, table or list.",
-                todo="Make it shorter, or name it less often; nothing was started.",
+                f"The functions of the template produce more than {TOTAL_CHARS_MAX} characters in total.",
+                meaning="Many of them refer to the same long text, table or list.",
+                todo="Make it shorter, or refer to it less often; nothing was started.",
             )
 
     def count(self, value: Any) -> None:
-        """Count what a function gave or Globals add, which may be a part of the template that was counted before."""
+        """Count what a function produced or Globals add, even if that part of the template was counted before."""
         self._count(value)
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         for item in inner:
@@ -233,7 +233,7 @@ class Intrinsics:
         return self._names.attribute(first, ".".join(str(part) for part in rest))
 
     def _name(self, argument: Any) -> Any:
-        """A name that is a function itself, as AWS::LanguageExtensions takes it."""
+        """A name that is a function itself, which AWS::LanguageExtensions allows."""
         return self.resolve(argument) if is_function(argument) else None
 
     def _import(self, argument: Any) -> Unresolved:
@@ -335,7 +335,7 @@ class Intrinsics:
             return why_not([index, items])
         if not isinstance(items, list) or not 0 <= index < len(items):
             return Unresolved(
-                f"Fn::Select asks for item {index} of {len(items) if isinstance(items, list) else 'no list'}"
+                f"Fn::Select asks for item {index} of {len(items) if isinstance(items, list) else 'a value that is no list'}"
             )
         return items[index]
 
@@ -389,7 +389,7 @@ class Intrinsics:
         return bool(left == right)
 
     def _contains(self, argument: Any) -> bool | Unresolved:
-        """Of the section Rules: whether a list has a text."""
+        """A function for the section Rules: whether a list contains a text."""
         if not isinstance(argument, list) or len(argument) != 2:
             return _bad("Fn::Contains", argument)
         items, value = self.resolve(argument)

@@ -1,12 +1,13 @@
-"""Queues, functions and what is around them as rules compare them: linked, and each value with its position.
+"""The model that rules examine: queues, functions and other resources, linked to each other; each value has its position.
 
-A value is known, absent, or None because the file alone does not give it (`Setting`); a rule says nothing about what is not
-known. A value that is not written is AWS's default, and its position is that of the resource. What a queue is for is
-inferred first: `Queue.roles` and `Model.senders_of`, so that no rule takes a dead-letter queue for a source.
+A value is known, absent, or None because the file alone does not give it (`ResourceSetting`); a rule says nothing about
+values that are not known. A value that is not written is AWS's default and has the position of its resource. The purpose
+of each queue is inferred first (`ModelQueue.roles`, `Model.senders_of`), so that no rule mistakes a dead-letter queue for a
+source.
 
-`all` gives the resources of a kind that exist, `possible` also those whose condition does not hold or is not known: a rule
-that reports what is missing asks for the possible ones, and whether it `may_be_elsewhere`.
-Never here: what is wrong with a value. Invariant: whatever a mapping refers to is linked where it is in the same template.
+`all` returns the resources of a kind that exist; `possible` adds those whose condition does not hold or is not known. A rule
+that reports something missing looks at the possible ones, and asks whether it may be in another stack (`may_be_elsewhere`).
+Never here: what is wrong with a value. Invariant: what a mapping refers to is linked if it is in the same template.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from onefold.check.findings import FindingEdit, FindingSource
 from onefold.check.intrinsics import decimal_number, is_function
 from onefold.limits import MESSAGE_BYTES_MAX, RETENTION_MS_DEFAULT, SECOND_MS, VISIBILITY_MS_DEFAULT
 
-HELD_TAG: Final = "onefold:held"  # names the queue of unknown outcomes at the queue it is for
+HELD_TAG: Final = "onefold:held"  # a queue's tag: the name of the queue that holds its unknown outcomes
 EVENTS: Final = "events.amazonaws.com"
 TOPICS: Final = "sns.amazonaws.com"
 SDK_SEND: Final = ":aws-sdk:sqs:sendMessage"
@@ -53,10 +54,10 @@ R = TypeVar("R", bound=ResourceFacts)
 
 
 class ModelQueue(Struct, frozen=True, kw_only=True):
-    """A queue. `roles`: what it is for, as far as this template says: more than one, or none.
+    """A queue. `roles`: what it is for, if this template shows that; it may have several roles, or none.
 
-    `messages_a_second`, `seconds_each`: how many come and how long one takes, where the metadata of the resource say so:
-    {"onefold": {"expect": {"messages_per_second": 40, "seconds_each": 1.5}}}. An input that measured them writes them there.
+    `messages_a_second`, `seconds_each`: how many messages arrive and how long one takes, if the resource's metadata says so:
+    {"onefold": {"expect": {"messages_per_second": 40, "seconds_each": 1.5}}}. An input that measures them puts them there.
     """
 
     facts: QueueFacts
@@ -78,17 +79,17 @@ class ModelQueue(Struct, frozen=True, kw_only=True):
 
     @property
     def is_for_failures(self) -> bool:
-        """Whether messages or events go there that could not be processed or delivered."""
+        """Whether it receives messages or events that could not be processed or delivered."""
         return not self.roles.isdisjoint({"dead letters", "perhaps dead letters", "failed deliveries", "held"})
 
     @property
     def is_name_known(self) -> bool:
-        """Whether its name, or that it has none of its own, is known."""
+        """Whether it is known which name the document gives it, if any."""
         return "QueueName" not in self.facts.unresolved
 
     @property
     def is_named(self) -> bool:
-        """Whether others can know it by a name that the document gives, or may."""
+        """Whether the document gives it a name by which others can refer to it, or may do so."""
         return self.facts.named or not self.is_name_known
 
     @property
@@ -98,13 +99,13 @@ class ModelQueue(Struct, frozen=True, kw_only=True):
 
 
 class Sender(Struct, frozen=True, kw_only=True):
-    """Something of EventBridge, Scheduler or SNS that sends to a queue.
+    """A resource of EventBridge, Scheduler or SNS that sends to a queue.
 
     Attributes:
-        name: its logical id. arn: of the schedule, rule or topic; "" where it is not known.
-        queue_arn: where it sends. of_failures: only what it could not deliver elsewhere.
-        principal: the service that sends; "" where it sends with the role of `role_arn`.
-        is_allowed: SAM makes the policy that allows it.
+        name: its logical id. arn: the ARN of the schedule, rule or topic; "" if it is not known.
+        queue_arn: where it sends. of_failures: it sends only what it could not deliver elsewhere.
+        principal: the service that sends; "" if it sends with the role `role_arn`.
+        is_allowed: SAM creates the policy that allows it to send.
     """
 
     name: str
@@ -133,7 +134,7 @@ class ModelFunction(Struct, frozen=True, kw_only=True):
 
 
 class ModelMapping(Struct, frozen=True, kw_only=True):
-    """An event source mapping that is enabled, with its two ends where they are in this template."""
+    """An enabled event source mapping, with its queue and its function if they are in this template."""
 
     facts: MappingFacts
     source: FindingSource
@@ -146,17 +147,17 @@ class ModelMapping(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Its logical id; of a SAM event that of the function with the event's name."""
+        """Its logical id; for a SAM event, the function's id and the event's name."""
         return self.facts.logical_id
 
 
 class Model(Struct, frozen=True, kw_only=True):
     """Everything that rules look at.
 
-    `around`: all other resources. `senders`: what sends to queues. `unseen`: why there may be resources that are not
-    here. `references`: for an id, the ids of the resources in which it is referred to, "" for the rest of the template.
-    `exported`: ids that other stacks may use. `place`: region and account that an ARN must have to be of a resource that is
-    here; None where they are made up. `has_unknown_sources`: a mapping may be of any of the queues.
+    `around`: all other resources. `senders`: what sends to queues. `unseen`: why there may be resources that this model does
+    not have. `references`: by id, the ids of the resources that refer to it; "" stands for the rest of the template.
+    `exported`: ids that other stacks may use. `place`: the region and account of these resources, which an ARN must have to
+    name one of them; None if they are made up. `has_unknown_sources`: there is a mapping whose source may be any queue.
     """
 
     document: Document
@@ -196,14 +197,14 @@ class Model(Struct, frozen=True, kw_only=True):
         return [one for one in self.around if isinstance(one, kind) and one.exists is True]
 
     def possible(self, kind: type[R]) -> list[R]:
-        """The resources of a kind, also those that exist under other conditions only."""
+        """The resources of a kind, including those that exist only under other conditions."""
         return [one for one in self.around if isinstance(one, kind)]
 
     def may_be_elsewhere(self, one_id: str, *, named: bool) -> bool:
-        """Whether an alarm or policy for a resource may be where it is not seen.
+        """Whether an alarm or policy for a resource may be in a place that this model does not show.
 
         Args:
-            named: the document gives its name, so that a nested stack may refer to it without being given it.
+            named: the document gives the resource's name, so a nested stack may use that name without receiving it.
         """
         places = self.references.get(one_id, frozenset())
         return bool(self.unseen) or any(named or one in places for one in self.nested)
@@ -213,7 +214,7 @@ class Model(Struct, frozen=True, kw_only=True):
         return self.queues_by_name.get(name_in(arn, "sqs", self.place))
 
     def keeps_failures(self, function: ModelFunction) -> bool:
-        """Whether asynchronous invocations that failed go somewhere, or may."""
+        """Whether asynchronous invocations that fail are sent to a destination, or may be."""
         facts = function.facts
         if not (facts.dead_letter_arn.is_absent and facts.on_failure.is_absent):
             return True
@@ -226,12 +227,12 @@ class Model(Struct, frozen=True, kw_only=True):
 
 
 def _is_of(function: str | None, name: str) -> bool:
-    """Whether a name or ARN of a function is of one with this name, or is not known."""
+    """Whether a function's name or ARN is not known, or refers to the function with this name."""
     return function is None or name in function.split(":")
 
 
 def name_in(arn: str | None, service: str, place: tuple[str, str] | None = None) -> str:
-    """The name of a queue or function in an ARN; "" where it is not of this service, or is of another region or account."""
+    """The name of a queue or function in an ARN; "" if the service, region or account is a different one."""
     parts = (arn or "").split(":")
     if len(parts) < 6 or parts[0] != "arn" or parts[2] != service:
         return ""
@@ -306,7 +307,7 @@ class _Linker:
         return found
 
     def _perhaps_dead_letters_of(self, queue: QueueFacts) -> list[str]:
-        """Names of the queues that a redrive policy may be of that is not known: those it mentions, or else any."""
+        """The queues that may be the target of a redrive policy that is not known: those it mentions, or else any other."""
         path = (*queue.location.parts, "RedrivePolicy")
         if queue.redrive is not None or not self._document.has(path):
             return []
@@ -315,7 +316,7 @@ class _Linker:
         return named or [one.name for one in self._facts.queues if one is not queue]
 
     def _source_of(self, mapping: MappingFacts) -> str:
-        """The name of a mapping's queue; "" where that is of another region or account."""
+        """The name of a mapping's queue; "" if that is in another region or account."""
         return name_in(mapping.queue_arn, "sqs", self._place) if self._place is not None else mapping.queue
 
     def _queue(self, facts: QueueFacts, before: dict[str, ModelQueue]) -> ModelQueue:
@@ -382,7 +383,7 @@ class _Linker:
         )
 
     def _with_globals(self, base: PropertyPath, name: str) -> PropertyPath:
-        """Where a function's property is written: its own, or in SAM's Globals."""
+        """Where a function's property is written: in the function itself, or in SAM's Globals."""
         shared: PropertyPath = ("Globals", "Function", name)
         own = (*base, name)
         return shared if not self._document.has(own) and self._document.has(shared) else own
@@ -430,7 +431,7 @@ def _mentioned(value: Any) -> Iterator[str]:
 
 
 def _senders(one: ResourceFacts) -> Iterator[Sender]:
-    """What one resource sends to queues, as far as it is known to which."""
+    """What one resource sends to queues that are known."""
     if one.exists is not True:
         return
     match one:
@@ -494,16 +495,18 @@ def _sender(
 
 
 def replaced(setting: ResourceSetting[int], value: int) -> Iterator[FindingEdit]:
-    """The edit that writes another number; none where it is not written as a number."""
+    """The edit that writes another number; none if the value is not written as a number."""
     if setting.span is not None:
         yield FindingEdit(setting.span, str(value))
 
 
 def inserted(document: Document, properties: PropertyPath, name: str, value: object) -> Iterator[FindingEdit]:
-    """The edit that writes a property above the first of a mapping in block style; none for others, or where it is written.
+    """The edit that inserts a property as the first of a mapping in block style.
+
+    There is none for a mapping in another style, or if the property is written already.
 
     Args:
-        properties: the path of the mapping. value: a number, text or list of texts.
+        properties: the mapping's path. value: a number, a text or a list of texts.
     """
     place, around = document.case(properties)
     span = document.spans.get(place)
@@ -518,7 +521,7 @@ def inserted(document: Document, properties: PropertyPath, name: str, value: obj
 
 
 def settled(document: Document, setting: ResourceSetting[int], value: int) -> tuple[FindingEdit, ...]:
-    """The edit that gives a setting this value: the number replaced, or the property inserted where it is not written."""
+    """The edit that gives a setting this value: it replaces the number, or inserts a property that is not written."""
     if setting.written:
         return tuple(replaced(setting, value))
     *properties, name = setting.at

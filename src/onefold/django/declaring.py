@@ -53,7 +53,7 @@ class OnefoldTask(AnyTask):
         on_unknown: `rerun`, `hold`, or a function that is called with the task's arguments and returns `onefold.Done`,
             `NotDone` or `StillUnknown`.
         effect: `transactional`: the task's rows, through the ORM or SQL, commit with its record.
-        retry, timeout, after_failure, keep, owner, unique, transient, permanent, unknown: as of `onefold.App.job`.
+        retry, timeout, after_failure, keep, owner, unique, transient, permanent, unknown: as for `onefold.App.job`.
     """
 
     key: str | Callable[..., str] | None = None
@@ -72,7 +72,7 @@ class OnefoldTask(AnyTask):
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """The payload: one call of a task. `id` is its key, with which the id of its result ends."""
+    """The payload: one call of a task. `id` is its key, and the last part of its result's id."""
 
     id: str
     args: list[Any] = []
@@ -93,7 +93,7 @@ def rule_of(
     """The function that makes the key or group of a call from the task's arguments.
 
     Args:
-        task: whose arguments. given: the template or function. what: `key` or `group`, for errors.
+        task: the task that is called. given: the template or function. what: `key` or `group`, for errors.
 
     Raises:
         UsageError: the template names no parameter of the function, or one that the function does not have.

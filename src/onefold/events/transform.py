@@ -58,7 +58,7 @@ Path = tuple[str | int, ...]
 
 
 class InputTransformer(Struct, frozen=True, kw_only=True):
-    """What a rule makes of an event, as EventBridge's InputTransformer.
+    """How a rule transforms an event, like EventBridge's InputTransformer.
 
     Args:
         paths: variable name -> JSON path into the event, at most 100.
@@ -75,7 +75,7 @@ class Rendering(Struct, frozen=True, gc=False):
     """What a template can use besides the event.
 
     Args:
-        rule: its name; arn: its ARN. ingested_at_ms: when the bus took the event, UTC.
+        rule: the rule's name; arn: its ARN. ingested_at_ms: when the bus took the event, UTC.
     """
 
     rule: str
@@ -94,7 +94,7 @@ class Transformation(Struct, frozen=True, eq=False):
     """A compiled transformation; all None: the event is sent unchanged.
 
     Args:
-        path: of `input_path`. constant: the text. pieces, paths: of a template.
+        path: the steps of `input_path`. constant: the text. pieces, paths: a template and its variables.
         escaped: text inside quotes is escaped as JSON requires (pipes), not inserted bare (rules).
     """
 
@@ -118,7 +118,7 @@ def compile_transformation(
     """A transformation from a rule's options.
 
     Args:
-        constant: any value with a JSON form; None for none.
+        constant: any value with a JSON form; None: no constant.
 
     Raises:
         UsageError: more than one of them; an invalid path, variable or template.
@@ -148,7 +148,7 @@ def compile_transformation(
 def compile_pipe_template(template: str) -> Transformation:
     """The template of a pipe: it contains the paths themselves, as `<$.body.id>`, and the names in `PIPE_NAMES`.
 
-    What is filled in inside of quotes stays valid JSON, as EventBridge Pipes promises.
+    What is filled in between quotes is still valid JSON, as EventBridge Pipes promises.
 
     Raises:
         UsageError: another placeholder, an invalid path or an invalid template.
@@ -237,7 +237,7 @@ def _add_text(pieces: list[str | _Hole], text: str, quoted: bool, *, squeezed: b
 
 
 def _check_template(pieces: Sequence[str | _Hole]) -> None:
-    """Refuse a template that cannot give JSON, whatever is filled in, and a placeholder in the name of a field."""
+    """Refuse a template that cannot become JSON, whatever is filled in, and a placeholder in the name of a field."""
     sample = "".join(one if isinstance(one, str) else "" if one.quoted else "0" for one in pieces)
     try:
         msgspec.json.decode(sample)
@@ -264,7 +264,7 @@ def _check_template(pieces: Sequence[str | _Hole]) -> None:
 
 
 def transformed(how: Transformation, event: Envelope, about: Rendering) -> str:
-    """What the target gets of an event.
+    """What the target receives for an event.
 
     Raises:
         NowhereError: `input_path` leads to nothing in it.
@@ -283,7 +283,7 @@ def transformed(how: Transformation, event: Envelope, about: Rendering) -> str:
 
 
 def text_at(path: Path, event: Envelope) -> str | None:
-    """The value at a path as a text, for a message group; None where there is none."""
+    """The value at a path as a text, for a message group; None if there is none."""
     value = at_path(path, _exact(event))
     if value is _NOTHING or value is None or value == "":
         return None
@@ -337,7 +337,7 @@ def _filled(hole: _Hole, how: Transformation, event: Envelope, exact: Any, about
 
 
 def _without_detail(value: Mapping[str, Any]) -> dict[str, Any]:
-    """As AWS fills in `aws.events.event` (recorded): no detail, and `detailType` for `detail-type`."""
+    """What AWS fills in for `aws.events.event` (recorded): no detail, and `detailType` for `detail-type`."""
     return {"detailType" if name == "detail-type" else name: one for name, one in value.items() if name != "detail"}
 
 

@@ -1,6 +1,6 @@
 """Runs in a container: imports the user's handler once, then calls it for one event after another.
 
-Started by its path as `python -P bootstrap.py CONTROL LIFELINE`, with only the standard library and nothing of onefold,
+Started by its path as `python -P bootstrap.py CONTROL LIFELINE`, with only the standard library and no module of onefold,
 so that the handler finds the interpreter it would find on Lambda: its folder first on the path, nothing else. Events
 and answers go over CONTROL; standard output and error belong to the handler. LIFELINE is a pipe that the server holds
 open.
@@ -76,7 +76,7 @@ class LambdaContext:
 
     def get_remaining_time_in_millis(self) -> int:
         """Milliseconds until this invocation is killed; 0 or more."""
-        return max(int(self._deadline_ms - time.monotonic_ns() / 1e6), 0)  # noqa: TID251 - no onefold in here
+        return max(int(self._deadline_ms - time.monotonic_ns() / 1e6), 0)  # noqa: TID251 - onefold is not imported here
 
     def log(self, message: object) -> None:
         """Write to the log."""
@@ -171,7 +171,7 @@ def main() -> None:
 def _call(handler: Any, invoke: dict[str, Any], event: bytes) -> tuple[dict[str, Any], bytes]:
     """Call the handler with one event, and return the head and payload of the answer."""
     os.environ["_X_AMZN_TRACE_ID"] = invoke["trace_id"]
-    began_ns = time.monotonic_ns()  # noqa: TID251 - no onefold in here
+    began_ns = time.monotonic_ns()  # noqa: TID251 - onefold is not imported here
     head: dict[str, Any] = {"kind": "answer"}
     payload = b""
     try:
@@ -182,7 +182,7 @@ def _call(handler: Any, invoke: dict[str, Any], event: bytes) -> tuple[dict[str,
         head = {"kind": "error", **_details(error)}
     if len(payload) > _ANSWER_BYTES_MAX:
         head, payload = {"kind": "too-large", "bytes": len(payload)}, b""
-    head["took_us"] = (time.monotonic_ns() - began_ns) // 1000  # noqa: TID251 - no onefold in here
+    head["took_us"] = (time.monotonic_ns() - began_ns) // 1000  # noqa: TID251 - onefold is not imported here
     return head, payload
 
 

@@ -5,11 +5,11 @@ invocation has one outcome: at the deadline, above its memory limit, after an in
 the protocol, all of its processes are killed from outside, and the kill is reported only once they are gone.
 
 Time is real here, even if queues use a clock that a test moves: a process runs on the machine's time.
-Memory means what is resident beyond the interpreter's own, and open files in memory. It is measured every 50 ms and at
-the end, because Lambda kills for it, and less often between two invocations, when Lambda's container is frozen and this
-one is not. Between two measurements the kernel bounds what can be allocated (RLIMIT_DATA) at 256 MiB more, which leaves
-room for the stacks of 32 threads. Measured: 32 idle threads take 1.2 GB of address space, 265 MiB of data and 0.5 MiB
-resident, so the first two cannot serve as the limit.
+Memory means what is resident in addition to the interpreter itself, and open files in memory. It is measured every 50
+ms and at the end, because Lambda kills a function that uses too much, and less often between two invocations, when
+Lambda's container is frozen and this one is not. Between two measurements the kernel bounds what can be allocated
+(RLIMIT_DATA) at 256 MiB more, which leaves room for the stacks of 32 threads. Measured: 32 idle threads take 1.2 GB of
+address space, 265 MiB of data and 0.5 MiB resident, so the first two cannot serve as the limit.
 Never here: which container runs an invocation (`functions.py`). Invariant: at most one pending answer, resolved once.
 """
 
@@ -67,8 +67,8 @@ class Container:
     """A process for one function.
 
     Args:
-        settings: the function's, checked.
-        loop: all calls come on its thread.
+        settings: the function's settings, checked.
+        loop: the event loop; every call is made on its thread.
         clock: the real clock.
         on_line: gets every line of the log.
         log_stream: the name of its log stream, as the handler sees it.
@@ -104,7 +104,7 @@ class Container:
         self._init_ms: float | None = None
         self._peak_kib = 0
         self._check_count = 0
-        self._pid = 0  # of the handler's process, once it has begun; below its descriptor, and that of its status
+        self._pid = 0  # of the handler's process, once it has begun; then its descriptor, and its status file's
         self._pid_fd: int | None = None
         self._status_fd: int | None = None
         self._gone: asyncio.Future[None] = loop.create_future()
@@ -162,7 +162,7 @@ class Container:
         self._loop.add_reader(self._exit_fd, self._exited)
 
     async def init(self, request_id: str, *, reports: bool = True) -> Outcome | None:
-        """Import the handler; None if it can be invoked, otherwise how that failed, and then the container is gone.
+        """Import the handler; None if it can be invoked, otherwise the failure; the container is gone then.
 
         Lambda gives this phase 10 s and then the function's timeout; here it is the sum of the two.
 
@@ -293,7 +293,7 @@ class Container:
                 _, _, rest = os.pread(self._status_fd, _STATUS_BYTES, 0).partition(b"VmHWM:")
             except ProcessLookupError:
                 rest = b""
-            if rest:  # an ending process has no memory any more
+            if rest:  # a process that is ending no longer has any
                 self._peak_kib = int(rest.split(None, 1)[0])
         self._check_count += 1
         if whole or self._check_count % _GROUP_LOOKS == 0:
@@ -303,14 +303,16 @@ class Container:
     def _out_of_memory(self, what: str = "it") -> Crashed:
         used, own = (math.ceil(kib / 1024) for kib in (self._peak_kib, self.own_kib))
         most = self.settings.memory_mib
-        return Crashed("signal: killed", f"{what} used {used} MB; it has {most} MB and {own} MB for the interpreter")
+        return Crashed(
+            "signal: killed", f"{what} used {used} MB; it may use {most} MB and {own} MB for the interpreter"
+        )
 
     def _framed(self, head: dict[str, Any], payload: bytes) -> None:
         kind = head.get("kind")
         if kind == "begun" and not self._pid:
             self._begun(int(head["pid"]))
         elif self._pending is None or self._verdict is not None or head.get("id", self._request_id) != self._request_id:
-            self._broken("it answered what it was not asked")
+            self._broken("it sent an answer to a question it was not asked")
         elif kind in ("ready", "failed"):
             self.own_kib = int(head["own_kib"])
             self._over_memory()  # updates the peak
@@ -352,7 +354,7 @@ class Container:
 
     def _killed_by_fault(self, request_id: str | None = None) -> None:
         if request_id in (None, self._request_id):
-            self._condemn(Crashed("signal: killed", "a fault that was asked for"))
+            self._condemn(Crashed("signal: killed", "a fault that was injected on request"))
 
     def _broken(self, reason: str) -> None:
         """The channel is broken; usually the process is ending, and its exit status says how."""
@@ -408,7 +410,7 @@ class Container:
     # -- log ---------------------------------------------------------------------------------------------------------
 
     def _log(self, stream: Stream, text: str) -> None:
-        """Log each line of a text separately: an exception's text may be anybody's and must not look like ours."""
+        """Log each line of a text separately: an exception's text can come from anywhere and must not look like ours."""
         for line in text.split("\n"):
             self._on_line(LogLine(self.settings.name, self._request_id, stream, line))
 
@@ -473,7 +475,7 @@ def memory_below(supervisor: int) -> int:
 
 
 def _proportional_kib(process: int) -> tuple[int, int]:
-    """A process's own memory, and its mapped files in memory, in KiB; a page shared by several counts in parts."""
+    """A process's own memory, and its mapped files in memory, in KiB; processes that share a page divide it."""
     try:
         with open(f"/proc/{process}/smaps_rollup", "rb") as file:
             rows = dict(row.split(b":", 1) for row in file.read().splitlines()[1:])

@@ -1,8 +1,8 @@
 """Timers of one event loop, at instants of a real or a manual clock.
 
-With the system clock, they are timers of the event loop. With a manual clock, time does not pass by itself: after the
-clock was advanced, `moved` fires the timers that are due, in the order of time; `next_at_ms` says how far the next step
-may go. Never here: what is due. Invariant: a timer fires at its instant or later, once, and never after it was cancelled.
+With the system clock, they are timers of the event loop. With a manual clock, time does not pass by itself: once the clock
+has been advanced, `moved` fires the timers that are due, earliest first; `next_at_ms` says how far the next step may go.
+Never here: what a timer does. Invariant: a timer fires at its instant or later, once, and never after it was cancelled.
 Used on the loop's thread only.
 """
 
@@ -117,7 +117,7 @@ class Timers:
         return self._due[0][0] if self._due else None
 
     def moved(self) -> None:
-        """Fire the timers that are due, in the order of time, after the manual clock was advanced."""
+        """Fire the timers that are due, earliest first, after the manual clock was advanced."""
         now_ms = self.now_ms()
         while (next_ms := self.next_at_ms()) is not None and next_ms <= now_ms:
             heapq.heappop(self._due)[2].fire()

@@ -68,8 +68,8 @@ class AppNumbers(Struct, frozen=True, kw_only=True):
     """The declared values of an app from which thresholds are computed; empty if only an engine is known.
 
     Args:
-        queues: by name. owners: by name of a job or schedule. reconcile_after_ms: by name of a schedule or map that is
-            reconciled. owner: of everything that names no owner itself.
+        queues: by name. owners: by the name of a job or schedule. reconcile_after_ms: by the name of a schedule or map that
+            is reconciled. owner: the owner of everything that names none itself.
     """
 
     queues: Mapping[str, QueueNumbers] = {}
@@ -90,8 +90,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Everything from which alarms are evaluated.
 
     Args:
-        readings: the engine's. events: instants within the last hour, by name of the event and of the job or schedule.
-        late: schedules whose next tick is due. numbers: the app's.
+        readings: what was read from the engine. events: instants within the last hour, by event and by job or schedule.
+        late: schedules whose next tick is due. numbers: what the app declares.
     """
 
     readings: Readings
@@ -107,7 +107,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 def numbers_of(registry: Registry, owner: str | None = None) -> AppNumbers:
-    """The numbers of an app's declarations; `owner`: of everything that names no owner itself."""
+    """The numbers of an app's declarations; `owner`: the owner of everything that names none itself."""
     queues = {}
     for name in registry.queues:
         jobs = [job for job in registry.jobs.values() if job.policy.queue == name]
@@ -144,7 +144,7 @@ def stalled_after_ms(timeout_ms: int) -> int:
 
 
 def drain_limit_ms(settings: QueueSettings) -> int:
-    """The time from which working off a queue takes too long."""
+    """The time above which draining a queue takes too long."""
     return settings.retention_ms // alarms.DRAIN_PARTS
 
 
@@ -203,7 +203,7 @@ def _of_queue(snapshot: Snapshot, queue: QueueReading, done: Mapping[str, JobRea
             f"the oldest is deleted in {age(left_ms)}",
         )
     oldest_ms = queue.oldest_age_ms or 0
-    yield rising("oldest", oldest_ms, oldest_limit_ms(settings), f"the oldest message waits for {age(oldest_ms)}")
+    yield rising("oldest", oldest_ms, oldest_limit_ms(settings), f"the oldest message has waited for {age(oldest_ms)}")
     own = snapshot.numbers.queues.get(name)
     mine = done.values() if own is None else [done[job] for job in own.jobs if job in done]
     finished = sum(one.done_last_30_minutes for one in mine)
@@ -215,7 +215,7 @@ def _of_queue(snapshot: Snapshot, queue: QueueReading, done: Mapping[str, JobRea
         f"{counted(queue.visible, 'message')} wait, the oldest for {age(oldest_ms)}, and {finished} were done in 30 minutes",
     )
     drain_ms = queue.visible * _DONE_MINUTES * limits.MINUTE_MS // finished if finished else 0
-    yield rising("drain", drain_ms, drain_limit_ms(settings), f"{queue.visible:,} messages take {age(drain_ms)}")
+    yield rising("drain", drain_ms, drain_limit_ms(settings), f"{queue.visible:,} messages will take {age(drain_ms)}")
     ratio = queue.in_flight_ratio
     yield rising("in-flight-cap", ratio, alarms.IN_FLIGHT_RATIO, f"{queue.in_flight:,} in flight, {ratio:.0%}", 0.9)
 
@@ -257,7 +257,7 @@ def _of_runs(snapshot: Snapshot) -> Iterator[AlarmSample]:
         ("map-failed", 0, lambda count: f"{counted(count, 'run')} stopped before the end"),
         ("missing", 1, lambda count: f"{counted(count, 'operation')} missing"),
         ("duplicate-effects", 2, lambda count: f"{counted(count, 'operation')} done more than once"),
-        ("reconcile-failed", 3, lambda count: f"{counted(count, 'run')} not as it should be"),
+        ("reconcile-failed", 3, lambda count: f"{counted(count, 'run')} with a difference"),
     )
     for title, facts_of_runs in titles.items():
         for alarm, index, text in rows:
@@ -268,7 +268,7 @@ def _of_runs(snapshot: Snapshot) -> Iterator[AlarmSample]:
         if after_ms is not None:
             waits_ms = reconciliation.waiting_ms
             said = (
-                f"a run began {age(waits_ms)} ago, and no check has agreed with it"
+                f"a run began {age(waits_ms)} ago, and no check has confirmed it"
                 if waits_ms
                 else "every run was checked"
             )

@@ -100,7 +100,7 @@ class Execution:
 
     @property
     def hold(self) -> Hold:
-        """The hold from the answer to its claim."""
+        """The hold that the answer to its claim contains."""
         assert self.claimed is not None
         return self.claimed.hold
 
@@ -194,8 +194,8 @@ class KeyOrder:
         """The runs that may start now; the deliveries of the others wait behind the run with their group, key or slot.
 
         Args:
-            settled: those after which they enter. Nothing waits here for a slot that one of these has not got, because
-                another process may have it.
+            settled: the runs whose end lets these enter. If one of those was refused a slot, nothing waits here for that
+                slot, because another process may have it.
         """
         first = []
         taken = {run.slot for run, _ in settled if run.is_limited}
@@ -260,7 +260,7 @@ def _group(delivery: Delivery, run: Execution) -> tuple[str, str] | None:
 
 
 def _only_slot(run: Execution) -> tuple[str, str, str] | None:
-    """The slot for which a run competes, where its job's limit has one slot for each value of `per`, or one in all."""
+    """The slot for which a run competes, if its job's limit has one slot for each value of `per`, or a single slot."""
     limit = run.job.limit
     if limit is None or limit.concurrency != 1 or not isinstance(run.step, script.Claim):
         return None
@@ -274,7 +274,7 @@ class InFlightDelivery:
         delivery: as received. run: its run, once the operation was claimed.
         received_at_ms: monotonic instant before the receive was requested.
         asked_at_ms: monotonic instant before its lease and visibility were last extended. tried_at_ms: the instant of
-            the last failed try; tried_from_ms: that of the first try of its series.
+            the last failed try; tried_from_ms: the instant of the first in that series of failures.
         let_go: no longer extended, because the lease was lost.
         report_in_ms: how long after its deadline a handler that is still running is reported again.
     """

@@ -110,7 +110,7 @@ class Here(Threads):
         self._report(self._perform(unit))
 
     def end(self, *, wait: bool) -> None:
-        """Nothing runs."""
+        """Do nothing: a unit ends before `submit` returns."""
 
 
 class Grouper:
@@ -194,7 +194,7 @@ class Grouper:
         return self._runner.finish(runs)
 
     def _decide_again(self, run: Execution, error: errors.OnefoldError | None) -> None:
-        """Decide a run again whose rows were rolled back: it had no effect, so it failed (or lost its lease)."""
+        """Decide again for a run whose rows were rolled back: it had no effect, so it failed (or lost its lease)."""
         assert run.claimed is not None
         outcome: Outcome = LeaseGone() if error is None else self._runner.failed(run, error)
         run.decide_again(outcome, self._clock.now_ms(), self._runner.entropy.fraction())
@@ -216,7 +216,7 @@ class Performed(Struct):
 
 
 class Executors:
-    """The lanes of one process, their free slots, and what runs in them. For one thread, except for `stop` and `fail`.
+    """The lanes of one process, their free slots, and what runs in them. Used by one thread, except for `stop` and `fail`.
 
     Args:
         runner: performs the runs. jobs: all jobs that deliveries may be for.
@@ -285,7 +285,7 @@ class Executors:
     def _look_at_left(self) -> None:
         with self._collecting:
             self.collect()
-            left = [run for run in self.running if self.way_of(run.job)[0] is not self._children]  # which are killed
+            left = [run for run in self.running if self.way_of(run.job)[0] is not self._children]  # these are killed
             over = self._over.pop() if self._over and not left else None
         if over is not None:
             over()

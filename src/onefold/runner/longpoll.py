@@ -206,13 +206,13 @@ class LongPoll:
     # -- the queue's own verbs ---------------------------------------------------------------------------------------
 
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
-        """As the queue's."""
+        """Pass the call on to the queue."""
         return self._queue.set_visible_in(changes)
 
     def delete(self, receipts: Sequence[str]) -> list[bool]:
-        """As the queue's."""
+        """Pass the call on to the queue."""
         return self._queue.delete(receipts)
 
     def move_aside(self, moves: Sequence[tuple[str, MoveTo]]) -> list[bool]:
-        """As the queue's."""
+        """Pass the call on to the queue."""
         return self._queue.move_aside(moves)

@@ -36,11 +36,11 @@ AHEAD_MS = 20  # how long buffered work should last; a receive takes 0.3 to 3 ms
 OVER_LIMIT_MS = 1_000  # a queue at its in-flight cap is polled again after this
 _PACE_RUNS = 8  # after this many runs, older measurements hardly count
 _BLOCKED_MS = 1_000  # if visible messages of a FIFO queue cannot be received for this long, they wait behind others
-_RECEIVES_MS = 500  # wait at the end for receives in progress; with messages they take milliseconds, else up to 10 s
+_RECEIVES_MS = 500  # longest wait at the end for receives in progress; those that find messages take milliseconds
 GATHER_MS = 5  # pause between two receives from a steady stream
 GATHER_MS_MAX = 20  # longest pause of a worker that shares a steady stream with others
 _STEADY_MS = 20  # how far back a stream is watched, to see whether it is steady
-_STEADY = 6  # a steady stream brings at least this many in that time, a few at a time, or wakes the worker for them
+_STEADY = 6  # at least this many messages or wake-ups in that time, a few at a time, are a steady stream
 
 
 class Feed:
@@ -73,7 +73,7 @@ class Feed:
         self._pace_ms += (ms / count - self._pace_ms) * share
 
     def gather(self, deliveries: Sequence[Delivery], now_ms: int) -> None:
-        """Decide when to receive next, after a receive that found only these, fewer than were asked for.
+        """Decide when to receive next, after a receive that found fewer messages (`deliveries`) than were asked for.
 
         If a steady stream of single messages were received as they came, every two or three of them would cost a receive, a
         claim and a settlement, each of which blocks the sender on the file. So such a queue is polled every GATHER_MS; an
@@ -180,7 +180,7 @@ class Poller:
         feed.buffer.extend(deliveries)
         feed.dry = len(deliveries) < count_max
         feed.due_at_ms = now_ms + IDLE_POLL_MS if feed.dry else now_ms
-        if feed.dry and not feed.queue.name.endswith(".fifo"):  # there, more of a group comes when these are settled
+        if feed.dry and not feed.queue.name.endswith(".fifo"):  # its groups go on once these are settled
             feed.gather(deliveries, now_ms)
         return len(deliveries)
 

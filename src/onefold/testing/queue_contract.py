@@ -1,4 +1,4 @@
-"""What every Queue must do, as tests: run for each of onefold's, and for any other implementation.
+"""What every Queue must do, as tests that run against each of onefold's queues and any other implementation.
 
 Subclass `QueueContract` and set `self.clock` (a ManualClock) and `self.queues` (a QueueAdmin on that clock, without any
 queue) before each test. Only the clock makes time pass. Each rule names its source: SQS's developer guide (DG) or API

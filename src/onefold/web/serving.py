@@ -3,9 +3,9 @@
 SIGTERM, SIGINT and SIGHUP end it gracefully, unless it was started with them ignored: `nohup` does that, and so does a
 shell for a background process, for which a Ctrl-C is not meant.
 
-The server reads a whole request, passes it to the ASGI application, and sends what that returns as one answer. The
+The server reads a whole request, passes it to the ASGI application, and sends the whole answer at once. The
 server bounds sizes, times and the number of clients (`local/connection.py`).
-Never here: access, what is shown. Invariant: nothing is printed as running before requests are accepted.
+Never here: who has access, and what is shown. Invariant: nothing is printed as running before requests are accepted.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def run(page: Page, *, host: str, port: int, clock: Clock, ready: Callable[[str]
         ready: called with the address once requests are accepted.
 
     Raises:
-        UsageError: the port is taken, the host is not one of this machine's, or the extra `web` is not installed.
+        UsageError: the port is taken, the host is not an address of this machine, or the extra `web` is not installed.
     """
     with extras.needed("The page", "web"):
         import httptools  # noqa: F401 - imported here, so that its absence is reported before anything is started

@@ -127,7 +127,7 @@ def test_a_table_that_is_not_there_or_another(
     create(shop.outbox_url, run=True)  # twice does no harm
     marker = {"pk": {"S": "~outbox"}, "sk": {"S": "~outbox"}, "version": {"N": "2"}, "token": {"S": "t"}}
     client.put_item(TableName=shop.outbox_url.partition("1/")[2].partition("?")[0], Item=marker)
-    with pytest.raises(errors.StorageError, match="not of version 1"):
+    with pytest.raises(errors.StorageError, match="not have version 1"):
         pass_on(shop)
     missing = open_outbox(f"dynamodb://eu-west-1/nothing?endpoint={server}")
     with pytest.raises(errors.StorageError, match="does not exist, or is not an outbox") as caught:

@@ -15,7 +15,7 @@ import onefold
 from onefold.engines.aws.dynamodb.schema import definition
 from tests.emulators.dynamodb_stub import Stub, error_body
 
-pytestmark = pytest.mark.filterwarnings("ignore:The table .* removes old items not at all")  # a new one of the stub
+pytestmark = pytest.mark.filterwarnings("ignore:The table .* does not remove old items")  # a new one of the stub
 _NUMBERS = itertools.count(1)
 _PAGE = Path(__file__).parents[3] / "docs" / "iam.md"
 _PARTIQL = {"BatchExecuteStatement": "PartiQLInsert"}  # the call, and the action of its statements here

@@ -228,7 +228,7 @@ def see_written(answer: tuple[Any, ...] | None, count: int, server: str) -> None
 def other_version(server: str) -> errors.StorageError:
     """The error when the tables are another version's."""
     return errors.StorageError(
-        f"The outbox tables in {server} are not of version {VERSION}, which this onefold uses.",
+        f"The outbox tables in {server} do not have version {VERSION}, which this onefold uses.",
         meaning="Nothing was sent.",
         todo="Use the version of onefold that made them, or run: onefold outbox create URL",
     )
@@ -239,7 +239,7 @@ def missing(server: str) -> errors.StorageError:
     return errors.StorageError(
         f"No table onefold_outbox is on the search_path in {server}.",
         meaning="Nothing was sent.",
-        todo="Make it once, as the tables' owner: onefold outbox create URL   (--print shows the SQL, for a migration)",
+        todo="Create them once, as the tables' owner: onefold outbox create URL   (--print shows the SQL, for a migration)",
     )
 
 

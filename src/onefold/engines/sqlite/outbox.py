@@ -102,7 +102,7 @@ def _check_version(connection: sqlite3.Connection, file: str) -> None:
 def other_version(file: str) -> errors.StorageError:
     """The error when the tables are another version's."""
     return errors.StorageError(
-        f"The outbox tables of {file} are not of version {VERSION}, which this onefold uses.",
+        f"The outbox tables of {file} do not have version {VERSION}, which this onefold uses.",
         meaning="Nothing was sent.",
         todo="Use the version of onefold that made them, or run: onefold outbox create URL",
     )
@@ -137,7 +137,7 @@ class SqliteOutbox:
                 raise errors.StorageError(
                     f"{self._path} has no table onefold_outbox.",
                     meaning="Nothing waits to be sent from it.",
-                    todo="Make it once: onefold outbox create URL",
+                    todo="Create it once: onefold outbox create URL",
                 )
             found = self._ask("SELECT version, token FROM onefold_outbox_version")
             if not found or found[0][0] != VERSION:
@@ -206,7 +206,7 @@ class SqliteOutbox:
             if found is error:
                 found = errors.StorageError(
                     f"The outbox tables in {os.path.abspath(self._path)} cannot be used: {error}.",
-                    meaning="What waits in them stays.",
-                    todo="Make them once: onefold outbox create URL",
+                    meaning="The messages in them stay there.",
+                    todo="Create them once: onefold outbox create URL",
                 )
             raise found from error

@@ -5,8 +5,8 @@ under its run (`~run#RUN`) and under its day (`~day#2026-11-21`), each with a Qu
 there are few rows, because they only report what a record cannot show; at level `full` a day's partition accepts about
 1,000 rows/s, which is DynamoDB's limit for one partition; in layout 2 a day is split into 16 parts by key
 (`~day#2026-11-21#SHARD`). The days that have rows are named in the partition `~days`, so that reading a span of years
-does not query each day. Rows are removed by time to live after 90 days, as long as records of completed work are kept
-by default.
+does not query each day. DynamoDB's time to live removes rows after 90 days, the same time for which
+records of completed work are kept by default.
 
 Never here: what a row means. Invariant: no row is changed; rows that one process appended at one instant keep their order.
 """
@@ -44,7 +44,7 @@ KEPT_MS: Final = 90 * limits.DAY_MS
 _DAYS: Final = "~days"
 _SHARDS: Final = 16  # partitions of a day in layout 2
 _DAYS_MAX: Final = "9999-12-31"
-_MS_MAX: Final = 253_402_300_799_999  # the last millisecond of that day
+_MS_MAX: Final = 253_402_300_799_999  # the last millisecond of _DAYS_MAX
 _INSTANT_DIGITS: Final = 15
 _ORDER_BYTES: Final = 15 + 1 + 16 + 1 + 10 + 2  # instant, writer, number, and their separators
 
@@ -67,7 +67,7 @@ class DynamoLedger:
         """Write rows durably, in order, 25 items to a call.
 
         Raises:
-            TransientError, NotFoundError, UsageError: some rows may be written; another call writes them a second time.
+            TransientError, NotFoundError, UsageError: some rows may be stored; another call writes those a second time.
         """
         self._table.put_all([*self._new_days(rows), *self.items(rows)])
         self._name(rows)

@@ -2,7 +2,7 @@
 
     pk  <app>/<shard>      sk  <number>.<token>    queue, message       a message that waits
     pk  <app>/refused      sk  the same                                 a message put aside; `refused` has the reason
-    pk  ~outbox            sk  ~outbox             version, token       the table's own
+    pk  ~outbox            sk  ~outbox             version, token       about the table itself
 
 A relay queries the shards of its app, so that nothing is scanned; messages for one message group, or with one key, are
 in one shard. Numbers come from the sender's clock: of two successive transactions the later one has the higher number,
@@ -51,7 +51,7 @@ def put_action(
     """
     if (size := len(message.encode())) > _MESSAGE_BYTES_MAX:
         raise errors.PayloadError(
-            f"The message has {size:,} bytes; an item of DynamoDB can have {_MESSAGE_BYTES_MAX:,} here.",
+            f"The message has {size:,} bytes; an item in DynamoDB has room for {_MESSAGE_BYTES_MAX:,}.",
             meaning="Nothing was sent.",
             todo="Store the payload on S3, and send its location.",
         )
@@ -75,7 +75,7 @@ class DynamoOutbox:
     """The OutboxTable contract on one table.
 
     Args:
-        table: with the primary key `pk`, `sk`; no time to live.
+        table: a table with the primary key `pk`, `sk` and without time to live.
     """
 
     def __init__(self, table: Table) -> None:
@@ -103,9 +103,9 @@ class DynamoOutbox:
                 raise self._missing()
             if int(found["version"]["N"]) != VERSION:
                 raise errors.StorageError(
-                    f"The outbox in the table {self._table.name} is not of version {VERSION}, which this onefold uses.",
-                    meaning="What waits in it stays.",
-                    todo="Use the version of onefold that made it.",
+                    f"The outbox in the table {self._table.name} does not have version {VERSION}, which this onefold uses.",
+                    meaning="The messages in it stay there.",
+                    todo="Use the version of onefold that created it.",
                 )
             self._token = found["token"]["S"]
         return self._token
@@ -114,7 +114,7 @@ class DynamoOutbox:
         return errors.StorageError(
             f"The table {self._table.name} does not exist, or is not an outbox.",
             meaning="Nothing can be sent from it.",
-            todo="Make it once: onefold outbox create dynamodb://REGION/TABLE",
+            todo="Create it once: onefold outbox create dynamodb://REGION/TABLE",
         )
 
     def waiting(self, app: str, queues: Collection[str], limit: int) -> list[OutboxRow]:
@@ -164,7 +164,7 @@ class DynamoOutbox:
             start = {"ExclusiveStartKey": last}
 
     def wait(self, rest: Callable[[int], bool], at_most_ms: int) -> None:
-        """As `OutboxTable.wait`; DynamoDB gives no notice of a change, so this only rests."""
+        """As `OutboxTable.wait`; DynamoDB sends no notice of a change, so this only waits."""
         rest(at_most_ms)
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ def check_layout(table: Table) -> None:
     if "moving" in item:
         raise errors.UsageError(
             f"The records of the table {table.name} are being moved to layout 2.",
-            meaning="Records are written in two places until that has ended. Nothing was read or written.",
+            meaning="Records are written in two places until the move has ended. Nothing was read or written.",
             todo="Wait until `onefold records migrate` has ended; if it was interrupted, run it again.",
         )
     found = int(item["layout"]["N"])
@@ -77,7 +77,7 @@ def put_marker(table: Table, attributes: Item, condition: str, **values: Value) 
     """Write the marker if this condition on the stored marker holds; returns whether it did.
 
     Args:
-        values: the values of the condition's placeholders, whose names are without colons here.
+        values: the values of the condition's placeholders, by name, without the colon.
     """
     request: dict[str, Any] = {"Item": {**MARKER, **attributes}, "ConditionExpression": condition}
     if values:
@@ -192,8 +192,8 @@ def _ttl_warnings(table: Table) -> list[str]:
         return [f"Whether {table.name} removes old records is not known: {error.what}"]
     if attribute == TTL_ATTRIBUTE:
         return []
-    now = f"by the attribute {attribute!r}" if attribute else "not at all"
-    text = f"The table {table.name} removes old items {now}: records stay for ever and cost money."
+    now = f"removes old items by the attribute {attribute!r}" if attribute else "does not remove old items"
+    text = f"The table {table.name} {now}: records stay for ever and cost money."
     return [f"{text} Enable time to live on the attribute {TTL_ATTRIBUTE!r}."]
 
 
