@@ -12,7 +12,6 @@ Private: may change with any release.
 from __future__ import annotations
 
 import os
-import string
 import typing
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +34,7 @@ from onefold.options import (
     Queue,
     Retry,
     Throttle,
+    check_app,
     checked_options,
 )
 from onefold.outside import Clock, Entropy
@@ -51,9 +51,6 @@ if TYPE_CHECKING:
     from onefold.admin.api import Admin
 
 T = TypeVar("T")
-
-_NAME_CHARS_MAX = 40
-_NAME_SIGNS = frozenset(string.ascii_letters + string.digits + "_-")
 
 
 class _OfRuntime(Generic[T]):
@@ -118,7 +115,7 @@ class App:
         admin: what an operator can do with its engine: inspect, redrive, settle (`onefold.admin.Admin`).
 
     Raises:
-        UsageError: the name is invalid, or the history level unknown.
+        UsageError: the name is invalid, the URL an empty text, or the history level unknown.
     """
 
     url: _OfRuntime[str] = _OfRuntime("url")
@@ -141,10 +138,7 @@ class App:
         entropy: Entropy | None = None,
         outbox: str | None = None,
     ) -> None:
-        if not 1 <= len(str(name)) <= _NAME_CHARS_MAX or not _NAME_SIGNS.issuperset(str(name)):
-            raise errors.UsageError(
-                f"{name!r} is not a valid name for an app.", todo="Use 1 to 40 of a-z, 0-9, - and _."
-            )
+        check_app(name, url)
         if history not in typing.get_args(History):
             raise errors.UsageError(f"history={history!r} is not known.", todo="It is off, brief or full.")
         self.name = name

@@ -9,6 +9,7 @@ Private: may change with any release.
 from __future__ import annotations
 
 import functools
+import string
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, ParamSpec, TypeVar
@@ -23,6 +24,9 @@ from onefold.record.keys import KeyFunction
 
 A = ParamSpec("A")
 R = TypeVar("R")
+
+_APP_CHARS_MAX: Final = 40
+_APP_SIGNS: Final = frozenset(string.ascii_letters + string.digits + "_-")
 
 
 def _refuse_unknown(given: Iterable[str], known: Sequence[str], what: str) -> None:
@@ -459,3 +463,24 @@ class LambdaSettings(Struct, frozen=True, kw_only=True):
             check_whole(getattr(self, name), name, least)
         if self.on_failure not in ("group", "batch"):
             raise errors.UsageError(f"on_failure={self.on_failure!r} is not known.", todo="It is group or batch.")
+
+
+def check_app(name: object, url: object) -> None:
+    """Check what an app is made with.
+
+    Raises:
+        UsageError: a name that is none, or an empty text for a URL, which would mean the default file of that folder.
+    """
+    if not isinstance(name, str) or not 1 <= len(name) <= _APP_CHARS_MAX or not _APP_SIGNS.issuperset(name):
+        raise errors.UsageError(
+            f"{name!r:.80} is not a valid name for an app.",
+            meaning="None comes from a variable of the environment that is not set." if name is None else "",
+            todo="Use 1 to 40 of a-z, 0-9, - and _.",
+        )
+    if url == "":
+        raise errors.UsageError(
+            f"App({name!r}, url='') names no engine.",
+            meaning="An empty text comes from a setting that is not there. The default file in the present folder would"
+            " know nothing of earlier work.",
+            todo=f"Give the URL, for example sqlite:////var/lib/{name}.db, or leave url= out for the default.",
+        )

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import onefold
+from onefold import errors
 from onefold.runner.declaring import JOB_NAME_CHARS_MAX
 from onefold.runtime import runtime as runtime_module
 from onefold.testing import inline
@@ -310,3 +311,15 @@ def test_send_many_of_one_payload_says_what_to_write(one: Any) -> None:
 
 
 def takes_anything(payload: Charge) -> None: ...
+
+
+@pytest.mark.parametrize("name", [None, 5, "", "My Shop", "a" * 41])
+def test_an_app_has_a_name(name: Any) -> None:
+    with pytest.raises(errors.UsageError, match="is not a valid name for an app") as caught:
+        onefold.App(name)
+    assert ("variable of the environment" in caught.value.meaning) is (name is None)
+
+
+def test_an_empty_url_is_not_the_default_file() -> None:
+    with pytest.raises(errors.UsageError, match="names no engine"):
+        onefold.App("shop", url="")

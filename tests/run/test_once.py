@@ -833,6 +833,61 @@ def test_a_policy_that_does_not_exist_is_refused(guard: Callable[..., Any], opti
         guard(noting([]), **option)
 
 
+def test_a_probe_that_could_not_be_called_is_refused(guard: Callable[..., Any]) -> None:
+    def pay(invoice: str, pence: int, *, note: str = "", ctx: onefold.Context | None = None) -> str:
+        return "paid"
+
+    fits: list[Any] = [
+        lambda invoice, pence, note="": onefold.NotDone(),
+        lambda invoice, pence, *, note=None: onefold.NotDone(),
+        lambda *args, **kwargs: onefold.NotDone(),
+    ]
+    for probe in fits:
+        guard(pay, key="{invoice}", on_unknown=probe)
+    others: list[Any] = [
+        onefold.NotDone,
+        lambda invoice: onefold.NotDone(),
+        lambda a, b, c, d: onefold.NotDone(),
+    ]
+    for probe in others:
+        with pytest.raises(errors.UsageError, match="cannot be called with the arguments of charge") as caught:
+            guard(pay, key="{invoice}", on_unknown=probe)
+        assert "(invoice, pence, *, note='')" in caught.value.todo
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_exception_that_is_listed_leaves_the_outcome_unknown(
+    guard: Callable[..., Any], *, asynchronous: bool
+) -> None:
+    calls: list[str] = []
+
+    def pay(order: str) -> str:
+        calls.append(order)
+        answer: dict[str, str] = {}
+        if order == "o-2":
+            raise IndexError(order)
+        return answer["reference"]
+
+    async def pay_later(order: str) -> str:
+        return pay(order)
+
+    held = guard(pay_later if asynchronous else pay, key="{order}", on_unknown="hold", unknown=[KeyError])
+
+    def call(order: str) -> None:
+        asyncio.run(held(order)) if asynchronous else held(order)
+
+    with pytest.raises(KeyError):
+        call("o-1")
+    with pytest.raises(onefold.OutcomeUnknown, match="KeyError"):
+        call("o-1")
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            call("o-2")
+    assert calls == ["o-1", "o-2", "o-2"]
+    with pytest.raises(errors.UsageError, match="not an exception class"):
+        guard(pay, key="{order}", unknown=[5])
+
+
 # -- what would never end ----------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from onefold import errors, payload_defaults
+from onefold import errors, payload_defaults, redact
 from onefold.codec import digest, outline
 from onefold.contracts.store import RecordKey
 from onefold.record.keys import KeyFunction, KeyRule, key_rule
@@ -96,6 +96,37 @@ class CallArguments:
         name = self.context_parameter
         return name is not None and name not in kwargs and self._names.index(name) >= len(args)
 
+    def check_probe(self, probe: object) -> None:
+        """Refuse a probe that could not be called with what the function is called with.
+
+        Raises:
+            UsageError: its parameters are others.
+        """
+        if not callable(probe):
+            return
+        try:
+            taken = inspect.signature(probe)
+        except (TypeError, ValueError):  # of a function in C
+            return
+        various = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        passed = [
+            one
+            for one in self._signature.parameters.values()
+            if one.name != self.context_parameter and one.kind not in various
+        ]
+        for some in (passed, [one for one in passed if one.default is inspect.Parameter.empty]):
+            named = {one.name: None for one in some if one.kind is inspect.Parameter.KEYWORD_ONLY}
+            try:
+                taken.bind(*[None] * (len(some) - len(named)), **named)
+            except TypeError as error:
+                raise errors.UsageError(
+                    f"on_unknown={getattr(probe, '__name__', probe)!r:.80} cannot be called with the arguments of"
+                    f" {self._name}: {error}.",
+                    meaning="It would fail when it is needed: after a call has died in the middle.",
+                    todo="Give the probe the same parameters: "
+                    f"{inspect.Signature([one.replace(annotation=one.empty) for one in passed])}.",
+                ) from None
+
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """The arguments by parameter; and in the form for key rules, with each of **kwargs under its own name too."""
         if self._plain and not kwargs and len(args) == len(self._names):
@@ -105,6 +136,36 @@ class CallArguments:
         bound.apply_defaults()
         arguments = bound.arguments
         return arguments, {**arguments[self._open], **arguments} if self._open else arguments
+
+
+def check_function(function: Any, name: object, store: object) -> None:
+    """Refuse what cannot be guarded, and what is not a store.
+
+    Raises:
+        UsageError: a class, or not a function; a generator function, whose call does not run it yet; a URL instead of a
+            store.
+    """
+    if not callable(function) or isinstance(function, type):
+        kind = "a class" if isinstance(function, type) else "not a function"
+        raise errors.UsageError(
+            f"@onefold.once was put on {function!r:.80}, which is {kind}.",
+            todo="Put it on the function, or the method, that has the effect.",
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise errors.UsageError(
+            f"{name or ''} is a generator function.",
+            meaning="Its call does nothing: the work is done when the caller iterates, which onefold.once cannot see.",
+            todo="Decorate a function that returns a list of what it yields.",
+        )
+    if isinstance(store, str):
+        raise errors.UsageError(
+            f"store={store!r} is a URL, not a store.", todo=f"Write store=onefold.store({redact.masked(store)!r})."
+        )
+    if not hasattr(store, "claim"):
+        raise errors.UsageError(
+            f"store={store!r:.80} is not a store.",
+            todo="Write store=onefold.store(URL), for example onefold.store('sqlite:///records.db').",
+        )
 
 
 def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:

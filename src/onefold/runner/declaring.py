@@ -475,8 +475,10 @@ def lists_of(
     transient: Sequence[type[BaseException] | str],
     permanent: Sequence[type[BaseException] | str],
     unknown: Sequence[type[BaseException] | str],
+    *,
+    what: str = "this job",
 ) -> dict[str, tuple[type[BaseException] | str, ...]]:
-    """A job's own exception classes by failure kind; a single text or class counts as a list of one.
+    """The exception classes of a job or guarded function (`what`) by failure kind; a text or class counts as a list of one.
 
     Raises:
         UsageError: as for `check_lists`.
@@ -492,7 +494,7 @@ def lists_of(
     if any(lists.values()):
         from onefold.record.failures import Lists, check_lists  # only for jobs that add to its tables
 
-        check_lists(Lists(**lists), "this job")
+        check_lists(Lists(**lists), what)
     return lists
 
 

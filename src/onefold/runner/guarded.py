@@ -16,7 +16,7 @@ raises an exception between any two steps.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
@@ -112,14 +112,14 @@ class GuardedFunction:
         on_running: Literal["wait", "raise"],
         wait_ms: int,
         crashes: int,
+        unknown: Collection[type[BaseException] | str] = (),
         sinks: Sinks,
         clock: Clock,
         entropy: Entropy,
         hooks: HookSet | None = None,
     ) -> None:
         self.hooks: HookSet = hooks or HookSet()
-        if not callable(on_unknown):
-            check_choice(on_unknown, ("rerun", "hold"), "on_unknown")
+        check_choice("rerun" if callable(on_unknown) else on_unknown, ("rerun", "hold"), "on_unknown")
         check_choice(on_running, ("wait", "raise"), "on_running")
         once_reports.check_crashes(crashes)
         self.name = name
@@ -130,6 +130,7 @@ class GuardedFunction:
         self.never: Waiter = Never()
         hints = hints_of(function)
         self._arguments = CallArguments(function, hints, name=name, key=key, tenant=tenant, ignore=ignore)
+        self._arguments.check_probe(on_unknown)
         self.context_parameter = self._arguments.context_parameter
         self._lease_from_ms = clock.fresh_ms if isinstance(clock, SteadyClock) else clock.now_ms
         returned = hints.get("return", Any)
@@ -137,7 +138,7 @@ class GuardedFunction:
         self._replays = once_reports.Replays(function, name) if returned in (Any, object) else None
         self._lease_ms, self._trusted_ms = lease_ms, trusted_until_ms(0, lease_ms)
         self._wait_ms = wait_ms
-        self._entropy = entropy
+        self._entropy, self._unknowns = entropy, unknown
         self._owner = owner_of_calls(store, entropy)
         self._policy = Policy(
             job=name, queue="", effect="external", attempts_max=_ENDLESS, crashes_max=crashes, backoff=Backoff(),
@@ -461,7 +462,9 @@ class GuardedFunction:
             if isinstance(begun, Execution):
                 begun.error = error
             interrupted = stems_from_signal(error, (errors.OnefoldError,))
-            outcome = classify(error, now_ms=self.clock.now_ms(), with_text=is_kept(), interrupted=interrupted)
+            outcome = classify(
+                error, now_ms=self.clock.now_ms(), unknown=self._unknowns, with_text=is_kept(), interrupted=interrupted
+            )
             verdict = self._end(begun, outcome)
             if verdict is not None and not verdict.written:
                 error.add_note(f"onefold: the lease of {self.name} {begun.hold.key.key!r} had been taken over.")
@@ -549,13 +552,7 @@ class GuardedFunction:
         except errors.PayloadError as error:
             raise once_reports.unfit(self.name, found.hold.key, error) from None
 
-    def quote_key(
-        self,
-        error: BaseException,
-        found: Begun | Completed | Running | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> None:
+    def quote_key(self, error: BaseException, found: Begun | Completed | Running | None, call: Args) -> None:
         """Note that an error of a call quotes its key."""
         if not isinstance(error, errors.OnefoldError) or isinstance(
             error, errors.PayloadError
@@ -565,7 +562,7 @@ class GuardedFunction:
             quote_key(error, found.hold.key.key)
             return
         with ignored(errors.OnefoldError):  # the arguments may have been changed meanwhile; its own error counts
-            quote_key(error, self._arguments.key_of(args, kwargs).key)
+            quote_key(error, self._arguments.key_of(*call).key)
 
     def wait_from(self, found: Running, since_ms: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """The monotonic instant at which a duplicate began to wait for a running call.

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from itertools import starmap
 from typing import Any, Final, Literal, ParamSpec, TypeVar, overload
 
-from onefold import duration, errors, redact
+from onefold import duration, errors
 from onefold.clock import SteadyClock, SystemClock
 from onefold.contracts.store import Claimed, Completed, RecordKey, Running
 from onefold.contracts.verbs import Store
@@ -26,6 +26,8 @@ from onefold.options import checked_options
 from onefold.outside import Clock, Entropy
 from onefold.record.aliases import earlier_names
 from onefold.record.keys import KeyFunction
+from onefold.runner.call_arguments import check_function
+from onefold.runner.declaring import lists_of
 from onefold.runner.execution import Execution
 from onefold.runner.guarded import Begun, GuardedFunction, inside
 from onefold.runner.handlers import Found
@@ -56,6 +58,7 @@ def once(
     on_running: Literal["wait", "raise"] = "wait",
     wait: Duration = "10m",
     crashes: int = 3,
+    unknown: Sequence[type[BaseException] | str] = (),
     sinks: Iterable[Sink] = (),
     hooks: Iterable[Hooks] = (),
     clock: Clock | None = None,
@@ -86,6 +89,8 @@ def once(
         on_running: whether a call whose key is already running waits for that call, or raises TransientError.
         wait: how long such a call waits before it raises TransientError.
         crashes: how many calls with one key may die with their process; then the key is held, whatever `on_unknown` says.
+        unknown: exception classes, or their dotted names, after which the effect may have happened: `on_unknown` decides
+            then. Other exceptions mean that it did not happen, but for answers that were lost; they release the key.
         sinks: receive the events of calls, as an app's sinks receive those of its jobs.
         hooks: as for an app; their `around` and `error` are called, but not `start` and `stop`, as onefold does not
             start the process.
@@ -103,7 +108,7 @@ def once(
     """
 
     def decorate(function: Callable[A, R]) -> Callable[A, R]:
-        _check(function, name, store)
+        check_function(function, name, store)
         named = operation_name(name, function)
         guard = GuardedFunction(
             function,
@@ -119,6 +124,7 @@ def once(
             on_running=on_running,
             wait_ms=duration.to_ms(wait, "wait", least_ms=0),
             crashes=crashes,
+            unknown=lists_of((), (), unknown, what=named)["unknown"],
             sinks=QueuedSinks(checked_sinks(sinks), at_exit=True),
             hooks=checked_hooks(hooks),
             clock=clock or getattr(store, "clock", None) or SteadyClock(SystemClock()),
@@ -167,7 +173,7 @@ def _synchronous(function: Callable[A, R], guard: GuardedFunction) -> Callable[A
         except BaseException as error:
             if guard.generation != generation:
                 raise
-            guard.quote_key(error, found, args, kwargs)
+            guard.quote_key(error, found, (args, kwargs))
             # An error of `finished` itself is raised unchanged; anything else was raised by a signal handler between two
             # steps.
             is_said = bool(values) and isinstance(error, errors.OnefoldError) and not is_of_a_signal(error)
@@ -218,33 +224,3 @@ async def alook(function: Callable[..., Any], key: str, *, tenant: str = "") -> 
     from onefold.runner import once_async  # imports asyncio: 36 ms
 
     return await once_async.in_thread(lambda: look(function, key, tenant=tenant))
-
-
-def _check(function: Any, name: object, store: object) -> None:
-    """Refuse what cannot be guarded, and what is not a store.
-
-    Raises:
-        UsageError: a class, or not a function; a generator function, whose call does not run it yet; a URL instead of a
-            store.
-    """
-    if not callable(function) or isinstance(function, type):
-        kind = "a class" if isinstance(function, type) else "not a function"
-        raise errors.UsageError(
-            f"@onefold.once was put on {function!r:.80}, which is {kind}.",
-            todo="Put it on the function, or the method, that has the effect.",
-        )
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise errors.UsageError(
-            f"{name or ''} is a generator function.",
-            meaning="Its call does nothing: the work is done when the caller iterates, which onefold.once cannot see.",
-            todo="Decorate a function that returns a list of what it yields.",
-        )
-    if isinstance(store, str):
-        raise errors.UsageError(
-            f"store={store!r} is a URL, not a store.", todo=f"Write store=onefold.store({redact.masked(store)!r})."
-        )
-    if not hasattr(store, "claim"):
-        raise errors.UsageError(
-            f"store={store!r:.80} is not a store.",
-            todo="Write store=onefold.store(URL), for example onefold.store('sqlite:///records.db').",
-        )

@@ -322,7 +322,7 @@ def asynchronous(function: Callable[A, Any], guard: GuardedFunction) -> Callable
         except BaseException as error:
             # No thread has begun to write: it took too long, a signal handler raised, or the coroutine is being
             # discarded.
-            guard.quote_key(error, found, args, kwargs)
+            guard.quote_key(error, found, (args, kwargs))
             is_unwritten = not writing.ending and writing.take()
             if is_unwritten and isinstance(found, Claimed | Execution) and guard.generation == generation:
                 guard.ended(found, values, error, runs=within is not None)

@@ -191,7 +191,9 @@ def held(name: str, record: Record | None, key: RecordKey) -> errors.OutcomeUnkn
         )
     return errors.OutcomeUnknown(
         f"It is unknown whether {name} {key.key!r} took effect.",
-        meaning=failure.summary if failure is not None else "An earlier call died without reporting an outcome.",
+        meaning="An earlier call died without reporting an outcome."
+        if failure is None
+        else f"{failure.error}: {failure.summary}",
         todo=f"Find out whether it did, then run: {_settle(key)}"
         " (or --not-done, and the next call runs it), where URL is that of the store.",
     )
