@@ -1,4 +1,4 @@
-"""What an app costs on AWS: a bill per queue, path and service, computed from its plan and an assumed traffic.
+"""What an app costs on AWS: a bill per queue, path and service, computed from its plan and assumed traffic.
 
 Never here: what a message uses (`observe/cost.py`), prices, tables.
 Invariant: the total is the sum of the lines shown.
@@ -22,7 +22,7 @@ from onefold.observe.cost import Path, Prices, Traffic, Usage, Way
 from onefold.observe.wording import counted
 
 REGION_DEFAULT: Final = "us-east-1"
-PER: Final = 1_000  # costs are given for so many messages
+PER: Final = 1_000  # costs are given for this many messages
 
 
 class PathCost(Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class QueueCost(Struct, frozen=True, kw_only=True):
     """One queue.
 
     Args:
-        works: what runs its jobs. messages: per month.
+        works: what runs its jobs. messages: how many a month.
         paths: see `PathCost`.
         usd_per_thousand: the cost of a thousand average messages.
         usd_month: the cost of its messages in a month, by service. usd_polls: the cost of a month without messages.
@@ -58,8 +58,8 @@ class Bill(Struct, frozen=True, kw_only=True):
     """The whole bill, with its assumptions.
 
     Args:
-        region, prices_as_of, prices_note: of the price table.
-        traffic: what was assumed for every queue; its batch is at most a queue's own.
+        region, prices_as_of, prices_note: what the price table says of itself.
+        traffic: what was assumed for every queue; a queue's batches may be smaller than its batch.
         alarms, metrics, usd_watch: how many there are, and what they cost in a month.
         usd_month: all queues, their polls, alarms and metrics.
         not_counted: what no figure includes; what the app itself declares comes first.
@@ -82,8 +82,8 @@ def bill(plan: DeployPlan, keeps_ms: Mapping[str, int], history: History, traffi
     """Work out what an app costs.
 
     Args:
-        plan: of the app. keeps_ms: how long the records of a queue's jobs are kept, by the queue's full name.
-        history: the app's history level. traffic: of each queue. prices: of one region.
+        plan: the app's plan. keeps_ms: how long the records of a queue's jobs are kept, by the queue's full name.
+        history: the app's history level. traffic: what each queue is assumed to receive. prices: those of one region.
 
     Raises:
         UsageError: a figure of the traffic is out of its range.
@@ -91,7 +91,7 @@ def bill(plan: DeployPlan, keeps_ms: Mapping[str, int], history: History, traffi
     traffic.check()
     queues = tuple(_queue(way, traffic, prices, batch_max) for way, batch_max in ways(plan, keeps_ms, history))
     metrics = len({(one.namespace, one.metric) for one in plan.log_counts})
-    measured = sum(len(one.measures) for one in plan.alarms)  # an alarm is paid for by its metrics
+    measured = sum(len(one.measures) for one in plan.alarms)  # each metric of an alarm is billed
     watch = cost.watch_dollars(measured, metrics, prices)
     return Bill(
         app=plan.app,
@@ -109,7 +109,7 @@ def bill(plan: DeployPlan, keeps_ms: Mapping[str, int], history: History, traffi
 
 
 def _not_counted(plan: DeployPlan) -> list[str]:
-    """Services that the app uses and the price table has no prices for."""
+    """Services that the app uses but for which the price table has no prices."""
     schedules = plan.scheduling.schedules if plan.scheduling is not None else ()
     events = plan.events
     found = (

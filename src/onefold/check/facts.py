@@ -7,12 +7,12 @@ about inputs. In such a document
 - `data` is {"Resources": {id: {"Type": ..., "Properties": {...}}}}. An id is what people call the resource: a logical id, a
   Terraform address, an ARN; it may have dots. `Condition`, `Metadata` and CloudFormation's functions may be used.
 - a reference to another resource is a literal ARN, name or URL, or {"Fn::GetAtt": [id, "Arn"]}, {"Ref": id}.
-- a value that only a deployment knows is `Unresolved(why)` in its place, a whole mapping, list or property likewise; but one
-  that comes of another resource is a reference to it, so that a rule sees what belongs together.
+- a value that only a deployment knows is replaced by `Unresolved(why)`, even a whole mapping, list or property; but one
+  that comes from another resource is a reference to it, so that a rule sees what belongs together.
 - `spans` has the position of each value by its path, `("Resources", id, "Properties", "VisibilityTimeout")`; where one is
   missing, that of the nearest value around it is shown. `Span.file` names the file when it is not `Document.file`.
 - one document is of one account and region, and queues are linked by name. An input that knows both says so with `exact`.
-- `missing` says what may exist beside the resources that are listed, so that no rule takes them for all there is.
+- `missing` says what may exist besides the resources that are listed, so that no rule assumes that these are all.
 
 Never here: how a template is read (collect_template.py and the modules beside it) or what to think of it. A value that
 cannot be known from the file alone is not guessed. It is a `Setting` without a value and with the reason; in the facts that
@@ -38,7 +38,7 @@ _NOTHING: Final = object()
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A piece of a file, of the document's where `file` is ""; lines and columns from 1, `end_column` one past the last."""
+    """A piece of a file, or of the document's if `file` is ""; lines and columns from 1, `end_column` one past the last."""
 
     line: int
     column: int
@@ -61,11 +61,11 @@ class ResourceSetting(msgspec.Struct, Generic[T], frozen=True):
     """A value of a resource: known, absent, or impossible to determine.
 
     Attributes:
-        value: None: absent, or not known.
-        at: its path in the document. source: where that is written, or what it is missing in.
-        written: False where the value is AWS's default, or absent.
+        value: the value; None if it is absent or not known.
+        at: its path in the document. source: where it is written, or the nearest value around it.
+        written: False if the value is AWS's default, or absent.
         why: the reason why it is not known; "" when it is known or absent.
-        span: of the value itself, where it is written as a number and can be replaced.
+        span: the value's own position, if it is written as a number and can be replaced.
     """
 
     value: T | None
@@ -87,13 +87,13 @@ class ResourceSetting(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """Plain data (dict, list, str, int, float, bool, None), and for each value by its path its line, from 1, and its span.
+    """Plain data (dict, list, str, int, float, bool, None), with the line (from 1) and the span of each value, by its path.
 
     `text` is the file as it was read. `lines` and `spans` are empty for JSON that is not YAML. The span of a mapping or list
-    in block style ends where the next token begins, which may be lines later. `missing`: what may exist beside it. `exact`:
-    region and account are those of the resources, so that an ARN of another place is not of one that is here. `words`: what
-    properties are called where this comes from, when that is not a template that people wrote. `is_generated`: nobody edits
-    the file. `holds`: whether each condition does, of those that are known; a setting then is where its own case is written.
+    in block style ends where the next token begins, which may be lines later. `missing`: what may exist besides. `exact`:
+    the region and account are the resources' own, so an ARN with others names none of them. `words`: what the properties are
+    called in the original, if that is not a template that people wrote. `is_generated`: nobody edits the file. `holds`: the
+    conditions that are known, and whether each holds; a setting is then found in the case that applies.
     """
 
     file: str
@@ -119,7 +119,7 @@ class Document(msgspec.Struct, frozen=True):
         return None if found is _NOTHING else found
 
     def has(self, path: PropertyPath) -> bool:
-        """Whether something is written at a path, be it null."""
+        """Whether anything is written at a path, even null."""
         return self._at(path) is not _NOTHING
 
     def _at(self, path: PropertyPath) -> Any:
@@ -143,7 +143,7 @@ class Document(msgspec.Struct, frozen=True):
         return _rows(self.text)[line - 1]
 
     def setting(self, path: PropertyPath, value: T | None, why: str = "") -> ResourceSetting[T]:
-        """A value with where it is written."""
+        """A value, and where it is written."""
         place, literal = self.case(path)
         is_number = type(literal) is int or (isinstance(literal, str) and literal.isascii() and literal.isdecimal())
         source = self.source(place)
@@ -151,7 +151,7 @@ class Document(msgspec.Struct, frozen=True):
         return ResourceSetting(value, source, path, literal is not _NOTHING, why, span)
 
     def case(self, path: PropertyPath) -> tuple[PropertyPath, Any]:
-        """Where a value is written and what is there: of each `Fn::If` on the way the case that holds, if that is known."""
+        """Where a value is written and what is there. Of each `Fn::If` on the way, the case that holds, if known."""
         if not self.holds:
             return path, self._at(path)
         place: PropertyPath = ()
@@ -163,7 +163,7 @@ class Document(msgspec.Struct, frozen=True):
         return place, found
 
     def _chosen(self, value: Any) -> int | None:
-        """Which case of a `Fn::If` holds; None: it is none, or that is not known."""
+        """Which case of an `Fn::If` holds; None: this is no `Fn::If`, or the case is not known."""
         cases = value.get("Fn::If") if isinstance(value, dict) and len(value) == 1 else None
         if not isinstance(cases, list) or len(cases) != 3 or not isinstance(cases[0], str):
             return None
@@ -173,7 +173,7 @@ class Document(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=4)
 def _rows(text: str) -> list[str]:
-    """The lines of a text, which is asked for many of them in turn."""
+    """The lines of a text; kept, because many lines of one text are asked for in turn."""
     return text.split("\n")
 
 
@@ -204,7 +204,7 @@ class TemplateLocation(msgspec.Struct, frozen=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A resource or property that is not taken over: its type, and why."""
+    """A resource or property that is left out: its type, and why."""
 
     location: TemplateLocation
     type: str
@@ -222,8 +222,8 @@ class RedriveFacts(msgspec.Struct, frozen=True):
 class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An AWS::SQS::Queue.
 
-    `attributes` are SQS's names and string values as CreateQueue takes them, RedrivePolicy and RedriveAllowPolicy
-    included, the ones that could be resolved. `named` is False when the template gives no name and the logical id is used.
+    `attributes` are the names and text values for CreateQueue that could be resolved, including RedrivePolicy and
+    RedriveAllowPolicy. `named` is False when the template gives no name and the logical id is used.
     """
 
     location: TemplateLocation
@@ -278,10 +278,9 @@ class InlineCode(msgspec.Struct, frozen=True):
 class FunctionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An AWS::Lambda::Function or AWS::Serverless::Function; `code` is Unresolved when it cannot run here.
 
-    `dead_letter_arn`, `on_failure`: where events of asynchronous invocations go that have failed. `durable_s`: the execution
+    `dead_letter_arn`, `on_failure`: where the events of failed asynchronous invocations go. `durable_s`: the execution
     timeout of a durable function. `tenancy`: its isolation mode. `on_instances`: Lambda Managed Instances run it.
-    `permissions`: what SAM's Policies say. `loops_allowed`: Lambda is configured not to stop recursive
-    loops, or may be.
+    `permissions`: what SAM's Policies say. `loops_allowed`: Lambda is configured not to stop recursive loops, or may be.
     """
 
     location: TemplateLocation
@@ -334,9 +333,9 @@ class ResourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What each of the resources below has.
 
     Attributes:
-        id: its logical id. arn: by which others in the document refer to it; "" where that is not known.
-        named: the document gives its name. source, at: of its properties.
-        exists: False or unresolved where its condition does not hold or is not known.
+        id: its logical id. arn: the ARN by which others in the document refer to it; "" if it is not known.
+        named: the document gives its name. source, at: the position and path of its properties.
+        exists: False if its condition does not hold, unresolved if that is not known.
     """
 
     id: str
@@ -437,7 +436,7 @@ class StateMachineFacts(ResourceFacts, frozen=True, kw_only=True):
 
 
 class TableFacts(ResourceFacts, frozen=True, kw_only=True):
-    """A table of DynamoDB. `regions`: of its replicas. `consistency`: EVENTUAL or STRONG between them."""
+    """A table of DynamoDB. `regions`: those of its replicas. `consistency`: EVENTUAL or STRONG."""
 
     name: str
     hash_key: ResourceSetting[str]
@@ -457,7 +456,7 @@ class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlarmFacts(ResourceFacts, frozen=True, kw_only=True):
-    """An alarm. `metrics` None: not known. `computes`: it judges an expression of them. `rule`: of a composite alarm."""
+    """An alarm. `metrics` None: not known. `computes`: it evaluates an expression of them. `rule`: a composite alarm's."""
 
     kind: Literal["metric", "composite", "log"]
     metrics: tuple[MetricFacts, ...] | None
@@ -487,7 +486,7 @@ class RoleFacts(ResourceFacts, frozen=True, kw_only=True):
 
 
 class InvokeConfigFacts(ResourceFacts, frozen=True, kw_only=True):
-    """An AWS::Lambda::EventInvokeConfig: where asynchronous invocations of a function (its name) go that have failed."""
+    """An AWS::Lambda::EventInvokeConfig: where failed asynchronous invocations of a function (its name) go."""
 
     function: ResourceSetting[str]
     on_failure: ResourceSetting[str]
@@ -495,10 +494,10 @@ class InvokeConfigFacts(ResourceFacts, frozen=True, kw_only=True):
 
 
 class TemplateFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was read from one template. `queues` are in an order to create them in: dead-letter queues first.
+    """All that was read from one template. `queues` are in the order in which to create them: dead-letter queues first.
 
-    `around`: the other resources, read when everything is asked for. `unseen`: why there may be more resources.
-    `nested`: ids of nested stacks and modules, which may have more resources for what they are given.
+    `around`: the other resources, read only on request. `unseen`: why there may be more resources.
+    `nested`: ids of nested stacks and modules, which may add resources for what is passed to them.
     """
 
     file: str
@@ -517,7 +516,7 @@ class TemplateFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def functions_that_run(self) -> tuple[FunctionFacts, ...]:
-        """Those whose code is here."""
+        """The functions whose code is here."""
         return tuple(one for one in self.functions if not isinstance(one.code, Unresolved))
 
     @property

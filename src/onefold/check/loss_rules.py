@@ -102,7 +102,7 @@ def few_receives(model: Model) -> Iterator[Finding]:
         yield Finding(
             rule="LOS003",
             severity="error" if receives.value == 1 else "warning",
-            message=f"{queue.name} gives a message up after {receives.value} receive{'s' * (receives.value > 1)}. Lambda"
+            message=f"{queue.name} gives up on a message after {receives.value} receive{'s' * (receives.value > 1)}. Lambda"
             " also receives messages without running the function, when it is throttled, and each of these receives counts.",
             source=receives.source,
             resource=queue.name,
@@ -177,7 +177,7 @@ def unlike_dead_letter_queue(model: Model) -> Iterator[Finding]:
             rule="LOS005",
             severity="error",
             message=f"{queue.name} is {kinds[queue.facts.fifo]} and its dead-letter queue {dead.name} is"
-            f" {kinds[dead.facts.fifo]}: SQS takes only one of the same kind.",
+            f" {kinds[dead.facts.fifo]}: SQS accepts only one of the same kind.",
             source=queue.receives_max.source if queue.receives_max is not None else queue.source,
             resource=queue.name,
             property_path="RedrivePolicy",
@@ -269,7 +269,7 @@ def _throttled(model: Model, function: ModelFunction, arithmetic: str, least: in
         rule="LOS010",
         severity="warning",
         message=f"{function.name} has {reserved.value} reserved concurrent execution{'s' * (reserved.value != 1)}, fewer"
-        " than its queues may use: messages that it is throttled for use up their receives without being run.",
+        " than its queues may use: messages for which it is throttled use up their receives without being processed.",
         source=reserved.source,
         resource=function.name,
         property_path=reserved.path,
@@ -289,8 +289,8 @@ def destination_of_a_queue(model: Model) -> Iterator[Finding]:
             yield Finding(
                 rule="LOS011",
                 severity="warning",
-                message=f"{mapping.name} names a destination for failures. Mappings of queues have none: failed messages"
-                " go back to the queue, and to its dead-letter queue.",
+                message=f"{mapping.name} names a destination for failures. A mapping of a queue cannot have one: failed"
+                " messages go back to the queue, and to its dead-letter queue.",
                 source=mapping.source,
                 resource=mapping.name,
                 property_path="DestinationConfig",
@@ -350,7 +350,7 @@ def tolerated_items_without_a_manifest(model: Model) -> Iterator[Finding]:
 
 
 def _states(definition: dict[str, Any], at: PropertyPath) -> Iterator[tuple[PropertyPath, dict[str, Any]]]:
-    """The states of a state machine with their paths, those inside of others too."""
+    """The states of a state machine with their paths, including those inside other states."""
     states = definition.get("States")
     for name, state in states.items() if isinstance(states, dict) else ():
         if not isinstance(state, dict):
@@ -372,7 +372,7 @@ def _may_tolerate(value: Any) -> bool:
 
 
 def _catches_all(state: dict[str, Any]) -> bool:
-    """Whether each task of a map's items deals with its errors itself, or may."""
+    """Whether each task of a map's items handles its own errors, or may do so."""
     processor = state.get("ItemProcessor") or state.get("Iterator")
     states = processor.get("States") if isinstance(processor, dict) else None
     if not isinstance(states, dict) or not all(isinstance(one, dict) for one in states.values()):

@@ -1,9 +1,9 @@
 """Resources of Terraform's AWS provider in CloudFormation's words, so that the same facts are collected from them.
 
-What Terraform writes in resources of their own (targets of a rule, policies and redrive policies of a queue) is put where
+What Terraform writes as separate resources (targets of a rule, policies and redrive policies of a queue) is put where
 CloudFormation has it. A plan gives one document for each region.
-Never here: how a plan is read (terraform_plan.py), or a rule. Invariant: an argument that is not known stays so, and leaves
-no resource out.
+Never here: how a plan is read (terraform_plan.py), or a rule. Invariant: an argument that is not known stays unknown, and no
+resource is left out because of it.
 
 Sources: registry documentation of hashicorp/aws 5 and 6, Argument and Attribute Reference of each resource; CloudFormation
 template reference.
@@ -70,17 +70,17 @@ def _depending(one: Planned) -> Json:
 
 
 def _perhaps_made(one: Planned, value: Any) -> Any:
-    """A part of another resource, which a resource of its own writes."""
+    """A part of another resource that Terraform writes as a separate one."""
     return {"Fn::If": [one.condition, value, {"Ref": "AWS::NoValue"}]} if one.condition else value
 
 
 def _is_made(one: Planned) -> bool:
-    """Whether it is a resource of a type that is known here, and not a data source, which says little of one."""
+    """Whether it is a resource of a type that is known here, and not a data source, which says little about it."""
     return one.type in TYPES and not one.is_data
 
 
 def _json_with_gaps(parts: Sequence[Any]) -> Any:
-    """What JSON says whose texts have parts that are not known, or that are references."""
+    """The value of JSON in which parts of the texts are not known, or are references."""
     text = "".join(
         one.replace("\ue000", "") if isinstance(one, str) else f"\ue000{at}\ue001" for at, one in enumerate(parts)
     )
@@ -88,11 +88,11 @@ def _json_with_gaps(parts: Sequence[Any]) -> Any:
     try:
         return _filled(json.loads(text), parts)
     except (ValueError, RecursionError):
-        return Perhaps((), "a text that is not JSON as far as it is known")
+        return Perhaps((), "a text whose known parts are not JSON")
 
 
 def _filled(value: Any, parts: Sequence[Any]) -> Any:
-    """A value of JSON, with its gaps in texts filled again."""
+    """A value of JSON, with the gaps in its texts filled in again."""
     match value:
         case str() if _GAP.search(value):
             found = [one if at % 2 == 0 else parts[int(one)] for at, one in enumerate(_GAP.split(value))]
@@ -242,7 +242,7 @@ class _Writer:
         value = body.value(name)
         if part.how == "text":
             return self._json(value)
-        if isinstance(value, PlanTarget):  # of which the list or mapping has more than this
+        if isinstance(value, PlanTarget):  # the list or mapping has other items too
             return self._perhaps(Perhaps((value,)))
         if part.how == "whole" or not isinstance(value, dict):
             return self._value(value)
@@ -269,7 +269,7 @@ class _Writer:
                 return value
 
     def _json(self, value: Any) -> Any:
-        """What JSON says; that of a data source that is read during apply, as far as it is known."""
+        """The value of JSON; of a data source that is read during apply, the parts that are known."""
         if isinstance(value, PlanTarget):
             source = self._resources.get(value.address)
             if source is not None and source.type == "aws_iam_policy_document":
@@ -301,10 +301,10 @@ class _Writer:
             return {"Ref": one.address}
         if one.type in TYPES and (target.attribute in _NAMES or target.attribute == "id"):
             return {"Fn::GetAtt": [one.address, "Name"]} if one.type != "aws_lambda_function" else {"Ref": one.address}
-        return Unresolved(f"{target.attribute or 'what'} of {target.address} is known after apply")
+        return Unresolved(f"{target.attribute or 'a value'} of {target.address} is known after apply")
 
     def _perhaps(self, value: Perhaps) -> Any:
-        """A value that is not known, with the resources that it may be of, so that these are known to be referred to."""
+        """A value that is not known, with the resources it may come from, so that these count as referred to."""
         listed = [{"Ref": one.address} for one in value.targets if one.address in self._resources]
         return {"Fn::Select": [Unresolved(value.why), listed]} if listed else Unresolved(value.why)
 
@@ -358,7 +358,7 @@ class _Writer:
         return None
 
     def _code(self, body: Block) -> Json:
-        """Where a function's code is: the directory that is zipped, where a data source does that."""
+        """Where a function's code is: the directory that a data source zips, if one does."""
         for target in body.targets("filename") or ():
             source = self._plan.resources.get(target.address)
             values = source.body.values if source is not None and source.type == "archive_file" else {}
@@ -381,7 +381,7 @@ class _Writer:
         replicas.append({"Region": _region(self._plan, self._resources[body.address])})
 
     def _take_target(self, one: Planned) -> None:
-        """A target, in the rule that it is of; if that is not known, every rule may have it."""
+        """Add a target to its rule; if that is not known, every rule may have it."""
         made = self._properties(one.body, TARGET)
         rule = self._named("aws_cloudwatch_event_rule", one.body, "rule", "event_bus_name")
         rules = [rule] if rule is not None else [
@@ -397,7 +397,7 @@ class _Writer:
                 targets.append(_perhaps_made(one, made))
 
     def _named(self, kind: str, body: Block, name: str, *same: str) -> str | None:
-        """The address of the resource of a type that an argument names."""
+        """The address of the resource of this type that an argument names."""
         given = body.value(name)
         targets = (
             [given] if isinstance(given, PlanTarget) else list(given.targets) if isinstance(given, Perhaps) else []

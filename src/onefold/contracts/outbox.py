@@ -1,7 +1,7 @@
 """Outbox tables: messages that are rows of the program's own database until a relay has passed them to their queues.
 
-A program writes the row in its own transaction, so that the message is sent if, and only if, that commits. Which database,
-and with which statements, is up to the engine (`engines/postgres/outbox.py`, `engines/sqlite/outbox.py`).
+A program writes the row in its own transaction, so that the message is sent if, and only if, that commits. The engine
+decides which database that is, and with which statements (`engines/postgres/outbox.py`, `engines/sqlite/outbox.py`).
 Never here: queues, SQL. Invariants: an id is given out only once, and of two transactions that follow one another the
 later one has the higher ids.
 """
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from msgspec import Struct
 
 VERSION: Final = 1
-"""Of the tables."""
+"""The version of the tables."""
 
 
 class OutboxMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,8 +58,7 @@ class Backlog(Struct, frozen=True, kw_only=True):
     """The content of an outbox table, in numbers.
 
     Args:
-        waiting: messages to be sent. oldest_age_ms: time since the oldest of them was written; None where there is
-            none.
+        waiting: messages to be sent. oldest_age_ms: time since the oldest of them was written; None if there is none.
         refused: messages that their queues refused; they stay until a person decides.
     """
 

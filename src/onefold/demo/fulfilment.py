@@ -265,14 +265,14 @@ def booked(answer: PartnerAnswer, *, harmless_again: bool) -> Booked:
         case 409:
             raise onefold.errors.LeaseLost(f"The partner refused this run: {answer.error}.")
         case status if status >= 500:
-            broke = f"The partner broke ({status}) and did not say whether it had booked."
+            broke = f"The partner failed ({status}) and did not say whether it had booked."
             raise onefold.TransientError(broke) if harmless_again else onefold.OutcomeUnknown(broke)
         case status:
             raise onefold.PermanentError(f"The partner refused the order ({status}): {answer.error}.")
 
 
 def ask_and_fence(courier: Courier, invoice: Invoice, ctx: onefold.Context) -> Found:
-    """The probe: find out whether an earlier run's request was booked, and make sure that it cannot be from now on.
+    """The probe: find out whether an earlier run's request was booked, and make sure that it cannot be booked later.
 
     Reading is not enough: the request of a dead worker may still be on its way, and be booked a moment after the read.
     A fence makes the partner refuse it from then on, so the answer "not done" stays true.

@@ -149,16 +149,16 @@ def opening(settings: DemoSettings, runs: int) -> str:
     many = "s" if runs > 1 else ""
     lines = [
         f"{settings.rows:,} real invoices of a UK retailer, each to be booked with a courier once.",
-        f"A tenth is sent twice. {settings.workers} worker processes with {settings.threads} handlers each do it, and",
-        f"{settings.kills:,} times in a run one of them is killed at work (kill -9). The courier is",
-        "another process: slow at times, busy at times, and at times it breaks without",
-        "saying whether it had booked. Its own books say what happened twice and what",
-        f"never. {runs} run{many} of about half a minute for all invoices; seed {settings.seed}.",
+        f"A tenth is sent twice. {settings.workers} worker processes with {settings.threads} handlers each do the work;",
+        f"{settings.kills:,} times in a run one of them is killed (kill -9). The courier is",
+        "another process: sometimes slow, sometimes busy, and sometimes it fails without",
+        "saying whether it had booked. Its own books show what was booked twice, and",
+        f"what never was. {runs} run{many} of about half a minute for all invoices; seed {settings.seed}.",
     ]
     if settings.plant is not None:
         lines += [
             f"A FAULT IS BUILT IN ({settings.plant}): the guard has no fence, the probe only reads.",
-            "The books must show doubles, and the exit code must say so.",
+            "The books must show double bookings, and the exit code must say so.",
         ]
     return "\n".join(lines)
 
@@ -237,7 +237,7 @@ def ending(settings: DemoSettings, found: Sequence[RunOutcome], *, again: str) -
     else:
         width = max(len(again) + 13, len("onefold demo --plant no-fence") + 2)
         text.append(f"  {f'{again} --keep DIR':<{width}}", "cyan").append(
-            "to ask it afterwards: onefold why, status, dlq\n"
+            "to inspect it afterwards: onefold why, status, dlq\n"
         )
         text.append(f"  {'onefold demo --plant no-fence':<{width}}", "cyan").append("to see a fault found\n")
     return text
@@ -252,7 +252,7 @@ def _failed(faults: Sequence[tuple[RunOutcome, str]], *, again: str) -> Text:
         text.append("To see what happened to one: ")
         text.append(f"onefold why INVOICE --url {faults[0][0].url}\n", "cyan")
     else:
-        text.append("To keep what it leaves and ask it what happened: ").append(f"{again} --keep DIR\n", "cyan")
+        text.append("To keep its files and inspect them: ").append(f"{again} --keep DIR\n", "cyan")
     return text
 
 

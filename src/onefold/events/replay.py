@@ -114,7 +114,7 @@ def begin(
     state.put([Change(_state_name(wanted), msgspec.json.encode(wanted), 0)])
     stored = _read(state, _state_name(wanted))
     if stored is None:
-        raise errors.StorageBusy(f"Replay {name} was removed while it was begun.", todo="Begin it again.")
+        raise errors.StorageBusy(f"Replay {name} was removed while it was being begun.", todo="Begin it again.")
     found = stored[0]
     same = ("archive", "from_ms", "to_ms", "rules")
     if any(getattr(found, field) != getattr(wanted, field) for field in same) or found.state != "running":

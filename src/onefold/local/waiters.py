@@ -64,7 +64,7 @@ class Waiters:
     """The waiting receivers of all queues of one engine.
 
     Args:
-        timers: give the time.
+        timers: they tell the time, and call back later.
         receive: makes one receive for a receiver, without waiting.
         next_ready_ms: the next instant at which something in a queue becomes receivable by itself.
         release: makes messages visible again that were received for a receiver that has left.

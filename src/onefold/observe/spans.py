@@ -144,7 +144,7 @@ class Spans:
         return cast("QueueReceiver", _Receiver(queue, self))
 
     def received(self, queue: str, receive: Callable[[], list[Delivery]]) -> list[Delivery]:
-        """Receive, with a span if messages come; the deliveries have its context."""
+        """Receive, with a span if messages arrive; the deliveries carry its context."""
         since_ms, at_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         try:
             deliveries = receive()
@@ -418,7 +418,7 @@ def _fail(span: Span, error: str) -> None:
 
 
 def _add_exception(span: Span, event: Event) -> None:
-    """Add what a handler raised to a span, as far as its text may be kept."""
+    """Add to a span what a handler raised, with its text if that may be kept."""
     kept: dict[str, Any] = {"exception.type": str(event.detail.get("error") or type(event.exception).__qualname__)}
     if summary := event.detail.get("summary"):
         kept["exception.message"] = str(summary)

@@ -79,7 +79,7 @@ def counted_runs(count: int, died: int) -> str:
 
 
 def with_target(step: str, target: str) -> str:
-    """A command with the target of the running one; other advice unchanged, except for a command at its end."""
+    """Advice with the target of the running command added, if the advice is a command or ends with one."""
     if target and not target.startswith("-") and "://" not in target:
         named = step.replace("<module>:<app>", target).replace("MODULE:APP", target)
         if named != step:

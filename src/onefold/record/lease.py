@@ -12,8 +12,8 @@ trusted until asked + lease - margin. The margin covers the difference between t
 takes to stop a handler; after that instant another worker may already be running the operation.
 
 A process that was stopped may continue only after the lease has ended by its own clock. Perhaps nobody has taken the
-operation over; only the store knows. So it tries to extend the lease for as long as it would have before the end, until
-the store answers.
+operation over; only the store knows. So it goes on trying to extend the lease, for as long as it would have tried
+before, until the store answers.
 
 Never here: threads, clocks, what is done with the run. Invariant: a lease that another process may have taken is not
 trusted.
@@ -32,7 +32,7 @@ CEILING_SLACK_MS = 2_000  # an extension must reach the queue before the 12 hour
 
 
 class Lease(Struct, frozen=True, kw_only=True):
-    """A lease as its holder knows it. All instants by one clock.
+    """A lease as its holder knows it. All instants are of one clock.
 
     Args:
         asked_at_ms: when the claim, or the last extension that succeeded, was asked for.

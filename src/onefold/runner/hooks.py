@@ -59,7 +59,7 @@ class Hooks:
         """Report what a handler, or a hook around it, raised. Called in its thread, before the outcome is recorded.
 
         If it raises, that is logged and changes nothing. Not called for LeaseLost, for a handler that was stopped at
-        its timeout, or for one whose process died: sinks get events of these.
+        its timeout, or for one whose process died: sinks receive events about those.
         """
 
 
@@ -98,7 +98,7 @@ class HookSet:
                     f"{_name(one, 'start')} raised {error_name(error)}: {kept_text(error)}"
                     f"{f' (at {at})' if at else ''}",
                     meaning="The process has not started: nothing was received, and no handler was called.",
-                    todo="Repair what it names, and start again.",
+                    todo="Fix what it reports, and start again.",
                 ) from error
             started.append(one)
 

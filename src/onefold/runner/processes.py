@@ -101,7 +101,7 @@ class Child:
                 raise errors.UsageError(
                     f"A child process of the worker did not start: {said.why}",
                     meaning="Handlers run in processes of their own, and each calls the start hooks of the app.",
-                    todo="Repair what it names, and start the worker again.",
+                    todo="Fix what it reports, and start the worker again.",
                 )
             raise errors.UsageError(
                 f"A child process of the worker could not load the app: {said.why}",

@@ -11,7 +11,7 @@ which runs are complete reads only a short list.
 
 Never here: sending, the scheduler, output. Invariant: each write of a run names the version that was read.
 
-With a run begin the messages that will check it later (`reconcile/reconciler.py`): `begin_followed` sends them before
+`begin_followed` also sends the messages that will check the run later (`reconcile/reconciler.py`). It sends them before
 the run exists, so that after a crash in between they are sent again under the same keys, and every run is reconciled. A
 message that its queue refuses is reported, and delays neither its run nor the other messages.
 """
@@ -40,7 +40,7 @@ PREFIX: Final = "run/"
 OPEN_PREFIX: Final = "open-run/"
 MAP_PREFIX: Final = "map/"  # a map run's progress in its source (maps/state.py)
 RECONCILED_PREFIX: Final = "reconcile/"  # what the last reconciliation found (reconcile/findings.py)
-KEPT_MS: Final = 90 * limits.DAY_MS  # as long as history, by default
+KEPT_MS: Final = 90 * limits.DAY_MS  # the default for history too
 NAME_CHARS_MAX: Final = 280  # names in State have at most 300 characters (contracts/state.py)
 _PAGE: Final = 100
 _TRIES: Final = 20
@@ -56,7 +56,7 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         started_at_ms: when it was first begun; a resumed run keeps this.
         expected: how many operations it has; None while they are still being dispatched.
         dispatched: how many messages were enqueued so far. digest: digest of their keys, in order.
-        ended_at_ms: when a process found that nothing of it was left to do. joined: whether the jobs that wait for it
+        ended_at_ms: when a process found that nothing was left to do. joined: whether the jobs that wait for it
             were started, then or earlier.
         failure: why its dispatch failed the last time, its tick was given up, or the jobs that wait for it could not be
             sent; None after it has continued.
@@ -201,7 +201,7 @@ def begin(state: State, run: RunState) -> VersionedRun:
         state.put(began(run))
         stored = read(state, run.name)
     if stored is None:
-        raise errors.StorageBusy(f"Run {run.name} was removed while it was begun.", todo="Begin it again.")
+        raise errors.StorageBusy(f"Run {run.name} was removed while it was being begun.", todo="Begin it again.")
     return stored
 
 
@@ -272,7 +272,7 @@ def note(state: State, name: str, **changes: object) -> VersionedRun | None:
         reopens = stored.run.ended_at_ms is not None and after.ended_at_ms is None
         if state.put([*opened, changed] if reopens else [changed])[-1]:
             return VersionedRun(after, stored.version + 1)
-    raise errors.StorageBusy(f"Run {name} could not be changed: others change it all the time.", todo="Try again.")
+    raise errors.StorageBusy(f"Run {name} could not be changed: other processes keep changing it.", todo="Try again.")
 
 
 def stopped(state: State, name: str, why: str) -> tuple[Change, ...]:

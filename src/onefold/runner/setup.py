@@ -78,7 +78,7 @@ def runner_on(
 
 
 def _flag_of(jobs: Mapping[str, Job[Any, Any]], queue: str, group: str, named: str | None) -> str | None:
-    """The flag with which a dead-lettered message stops its group; None: by its job's policy the group goes on."""
+    """The flag with which a dead-lettered message stops its group; None: its job's policy lets the group go on."""
     own = [one for one in jobs.values() if one.policy.queue == queue]
     job = jobs.get(named) if named is not None else own[0] if len(own) == 1 else None
     return group_flag(queue, group) if job is None or job.policy.after_failure == "stop" else None

@@ -87,7 +87,7 @@ def delivery_of(fields: dict[str, Any]) -> Delivery:
 
 
 class Taken(Struct, frozen=True, tag=True):
-    """The child has read the order and is about to call what it names: without it, nothing was called."""
+    """The child has read the order and is about to make the call; if it never sends this, it made none."""
 
 
 class Reply(Struct, frozen=True, kw_only=True):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from onefold.runtime.runtime import Runtime
 
 BATCH: Final = 500
-_BATCH_APART: Final = 100  # ten calls of SQS, which end well within the turn
+_BATCH_APART: Final = 100  # ten calls to SQS, which end well within the turn
 TURN_MS: Final = 30_000
 REST_MS: Final = 1_000  # a row waits at most this long, even if no notification comes
 _CALM_MS: Final = 1_000
@@ -93,7 +93,8 @@ class Relay:
         """Pass on the messages that wait now; returns how many.
 
         Raises:
-            TransientError: database or engine cannot be reached now. UsageError: they cannot be used; nothing is lost.
+            TransientError: the database or the engine cannot be reached now.
+            UsageError: they cannot be used; nothing is lost.
         """
         before = self.passed
         while self._step():
@@ -193,7 +194,7 @@ class Relay:
 
 
 def _by_queue(rows: Sequence[OutboxRow]) -> Iterator[list[OutboxRow]]:
-    """Groups of consecutive rows for one queue, in order; a group is sent in one call, and accepted whole or not."""
+    """Groups of consecutive rows for one queue, in order; a group is sent in one call, all of it or nothing."""
     batch: list[OutboxRow] = []
     for row in rows:
         if batch and batch[0].queue != row.queue:

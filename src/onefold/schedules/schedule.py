@@ -177,7 +177,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
         """
         if message.schedule != self.name:
             raise errors.PayloadError(
-                f"A tick of schedule {message.schedule!r:.80} came to the job of schedule {self.name}.",
+                f"A tick of schedule {message.schedule!r:.80} arrived at the job of schedule {self.name}.",
                 meaning="Run here, it would count as that schedule's run, and that schedule's function would not be called.",
                 todo=f"Send it to that schedule's queue, or set its field `schedule` to {self.name}.",
             )
@@ -188,7 +188,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
         """The tick that a message describes.
 
         Raises:
-            PayloadError: as `own`.
+            PayloadError: as for `own`.
         """
         if isinstance(message, Tick):
             return message
@@ -216,7 +216,7 @@ def _instant_ms(message: TickMessage) -> int:
 
 
 def declare(runtime: Runtime, expression: str, **options: Any) -> Callable[[Callable[..., Any]], Schedule]:
-    """What `App.schedule` does; arguments and errors as there."""
+    """What `App.schedule` does; see there for arguments and errors."""
     if callable(expression):
         raise errors.UsageError(
             f"@app.schedule on {getattr(expression, '__name__', expression)!s:.80} has no expression.",
@@ -338,7 +338,7 @@ def delivery_policy(retry: ScheduleRetry, dead_letter: str | None) -> DeliveryPo
 
 
 def _handler_of(function: Callable[..., Any], runtime: Runtime, name: str, owner: str | None) -> Callable[..., Any]:
-    """The handler for a tick function's messages; for a coroutine function it is one too, a generator dispatches."""
+    """The handler for a tick function's messages: a coroutine function if that is one; for a generator, a dispatcher."""
     inner = function
     if _dispatches(function):
         inner = as_handler(function, runtime, payload=Tick, owner=owner)

@@ -76,7 +76,7 @@ def bar(parts: Sequence[tuple[str, int]], total: int) -> Markup:
     """A run's outcomes side by side.
 
     Args:
-        parts: each outcome's name, which is its CSS class, and its count. total: all, with or without outcome.
+        parts: each outcome's name, which is its CSS class, and its count. total: all, with or without an outcome.
     """
     shown = [(name, count) for name, count in parts if count]
     label = ", ".join(f"{count:,} {name}" for name, count in shown) or "nothing yet"

@@ -24,7 +24,7 @@ class RunningRedrive:
 
     Attributes:
         number: identifies it in its page's address. queue: the dead-letter queue. actor, reason: who began it, and why.
-        tally: its progress. problem: why it broke off; empty if it did not.
+        tally: its progress. problem: why it stopped early; empty if it did not.
     """
 
     def __init__(self, number: str, queue: str, redrive: Redrive, session: AdminSession, reason: str) -> None:
@@ -98,7 +98,7 @@ class RunningRedrives:
         """
         if number not in self._found:
             raise errors.NotFoundError(
-                "This page knows no such redrive.",
+                "This page does not know that redrive.",
                 meaning="It was begun by another process, or the page was started again since. What it sent stays sent.",
                 todo="See the audit page for what was sent.",
             )

@@ -1,6 +1,6 @@
-"""`onefold queue`: queues themselves: list, look, empty, move as a whole, bring settings up to date.
+"""`onefold queue`: lists, shows, empties and moves queues, and updates their settings.
 
-Parsing, asking and drawing; `admin/queues.py` does the work. Never here: receiving messages.
+It parses, asks and prints; `admin/queues.py` does the work. Never here: receiving messages.
 Invariant: nothing is emptied or changed without --yes or a person's answer.
 """
 
@@ -70,10 +70,10 @@ def _draw_queues(views: list[admin.QueueView]) -> None:
 @click.option("--bodies", is_flag=True, help="With their payloads.")
 @click.option("--receive", is_flag=True, help="On SQS, look into a working queue by receiving its messages.")
 def peek(words: tuple[str, ...], url: str | None, limit: int, bodies: bool, receive: bool) -> Answer:
-    """Look at a queue's messages: it counts no receive and hides nothing.
+    """Look at a queue's messages, without counting a receive or hiding a message.
 
     SQS cannot do this. There, reading a dead-letter or held queue receives its messages for a moment, which counts; for a
-    working queue it is refused unless --receive is given, because its messages come nearer to the dead-letter queue.
+    working queue it is refused unless --receive is given, because it brings its messages nearer to the dead-letter queue.
     """
     found, (queue,) = _target(words, url, "QUEUE")
     messages = admin.look(found.session, queue, limit=limit, bodies=bodies, receive=receive)
@@ -95,7 +95,7 @@ def _draw_messages(messages: list[admin.MessageView], session: AdminSession) -> 
     now_ms, knows_owners = session.now_ms(), session.engine.commit is not None
 
     def state(one: admin.MessageView) -> str:
-        """What the message waits for, and how long; that a received one was given back only the embedded engine knows."""
+        """What the message waits for, and how long; only the embedded engine knows whether a received one was given back."""
         left = f" {ago(one.visible_at_ms - now_ms)}" if one.visible_at_ms > now_ms else ""
         if one.state == "in_flight":
             return f"to retry in{left}" if knows_owners and one.owner is None else f"in flight, hidden for{left}"
@@ -199,9 +199,9 @@ def start(
 @declared("list", example="onefold queue move list shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
-@click.option("--queue", metavar="NAME", help="Only of this dead-letter queue.")
+@click.option("--queue", metavar="NAME", help="Only moves from this dead-letter queue.")
 def list_moves(words: tuple[str, ...], url: str | None, queue: str | None) -> Answer:
-    """Move tasks, newest first."""
+    """List move tasks, newest first."""
     found, _ = _target(words, url, "")
     tasks = admin.move_tasks(found.session, queue)
     return Answer({"moves": tasks}, draw=lambda: _draw_tasks(tasks))

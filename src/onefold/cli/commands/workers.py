@@ -1,4 +1,4 @@
-"""`onefold workers`: which workers are there, what each runs, and asking one to drain. Drawing and asking only.
+"""`onefold workers`: lists the workers and what each one runs, and asks them to drain. It only prints and asks.
 
 `onefold worker` runs jobs. Invariant: a worker is asked to end, never killed.
 """
@@ -20,7 +20,7 @@ command = Group("workers", help="Workers: list, drain.", no_args_is_help=True)
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
 def list_workers(words: tuple[str, ...], url: str | None) -> Answer:
-    """Which workers are there, and what each of them runs.
+    """List the workers, and what each of them is running.
 
     Whatever else has claimed an operation is listed too: a Lambda function, a call under @once.
     """

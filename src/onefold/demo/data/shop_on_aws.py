@@ -1,7 +1,7 @@
 """The shop of `onefold demo aws`, as a user would write it: one queue, one job, one Lambda handler.
 
 It is copied to the run's folder as `shop.py`, packed, deployed, and runs in Lambda functions; the same file sends the
-messages. It knows nothing of the demo: the partner is an HTTP address in the environment.
+messages. It knows nothing about the demo: the partner is an HTTP address in the environment.
 Never here: counting, judging. Invariant: the handler asks the partner for at most one booking in each run.
 """
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from onefold.outside import Clock
 
 
-LEDGER_KEPT_MS: Final = 90 * limits.DAY_MS  # as long as records of completed work are kept by default
+LEDGER_KEPT_MS: Final = 90 * limits.DAY_MS  # the default for records of completed work too
 COUNTS_KEPT_MS: Final = limits.DAY_MS  # contracts/admin.py
 DELETED_NAMES_KEPT_MS: Final = limits.DAY_MS  # no one holds a version that long between reading and writing
 SWEEP_ROWS_MAX: Final = 1_000  # takes about 10 ms
-SWEEP_MS: Final = 5_000  # of one process: with a hundred workers, 20 sweeps a second reach the server instead of 200
+SWEEP_MS: Final = 5_000  # between two sweeps of one process: a hundred workers make 20 sweeps a second, not 200
 
 _RECORDS: Final = """
 DELETE FROM onefold.record WHERE ident = ANY(ARRAY(
@@ -345,7 +345,7 @@ def _warnings(fsync: bool, pages: bool, synchronous: str, unlogged: list[Any]) -
         )
     if synchronous == "off":
         warnings.append(
-            "synchronous_commit is off: a crash of the server takes back the claims and completions of its last moments"
+            "synchronous_commit is off: a crash of the server undoes the claims and completions of its last moments"
             " (three times wal_writer_delay), and work that was done runs again. Run: ALTER ROLE ... SET synchronous_commit"
             " = on."
         )
