@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from lark import Token, Tree
 
+from onefold.check import hcl_expressions
 from onefold.check.checking import check
 from onefold.check.hcl_expressions import Evaluator, Scope
 from onefold.check.hcl_files import expression_of
@@ -247,6 +248,49 @@ def test_too_much_to_evaluate_is_said(tmp_path: Path) -> None:
         + "".join(f'resource "aws_sqs_queue" "q{at}" {{\n  count = 1000\n}}\n' for at in range(5))
     )
     assert "5,000 resources" in run(str(tmp_path / "main.tf")).output
+
+
+def nested(levels: int) -> str:
+    """Dynamic blocks in dynamic blocks, a thousand in each."""
+    opened = "".join(f'dynamic "x{at}" {{\n for_each = range(1000)\n content {{\n' for at in range(levels))
+    return f'resource "aws_sqs_queue" "q" {{\n{opened}' + "}\n}\n" * levels + "}\n"
+
+
+LONG = 'locals {\n  t = join("", [for a in range(9000) : "aaaaaaaaaaaaaaaaaaaaaaaaaa"])\n  x = %s\n}\n'
+INSTANCES = 'resource "aws_sqs_queue" "a" {\n  count = 1000\n  tags = %s\n}\nlocals {\n  x = %s\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (nested(3), "expressions"),
+        (INSTANCES % (1, "[for n in range(1000) : aws_sqs_queue.a[*].delay_seconds]"), "expressions"),
+        (INSTANCES % ("range(9990)", "aws_sqs_queue.a[*].tags[*]"), "values"),
+        ("locals {\n  x = [for a in range(9999) : range(9999)]\n}\n", "values"),
+        (LONG % '[for a in range(9999) : "${local.t}x"]', "values"),
+        (LONG % "jsonencode([for a in range(9999) : local.t])", "values"),
+        (LONG % ("[for a in range(9999) : <<A\n" + ("b" * 99 + "\n") * 900 + "A\n]"), "values"),
+        ("locals {\n  t = range(9999)\n  x = concat(" + ", ".join(["local.t"] * 1000) + ")\n}\n", "values"),
+    ],
+)
+def test_what_a_few_lines_make_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str
+) -> None:
+    """Each of these took hours, or all memory; the bounds are lowered so that the test is quick."""
+    monkeypatch.setattr(hcl_expressions, "STEPS_MAX", 40_000)
+    monkeypatch.setattr(hcl_expressions, "VALUES_MAX", 150_000)
+    (tmp_path / "main.tf").write_text(f'{text}output "x" {{\n  value = local.x\n}}\n')
+    answer = run(str(tmp_path / "main.tf"))
+    assert answer.exit_code == 2
+    assert f"0,000 {says}" in " ".join(answer.output.split())
+
+
+def test_what_is_nested_too_deep_is_not_known(tmp_path: Path) -> None:
+    deep = "jsondecode(" + json.dumps("[" * 900 + "]" * 900) + ")"
+    (tmp_path / "main.tf").write_text(
+        f'resource "aws_sqs_queue" "q" {{\n  policy = {deep}\n}}\noutput "x" {{\n  value = {deep}\n}}\n'
+    )
+    assert set(found(tmp_path)) <= {"BLD001 warning"}
 
 
 def test_modules_that_call_one_another_in_a_circle_end(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 What names stand for is asked of the module (hcl_modules.py).
 Never here: files, functions and kinds of values (hcl_values.py). Invariants: an expression of a kind that is not listed
-here is not known; the number of steps is bounded.
+here is not known; the number of steps, and the size of all that is made, are bounded.
 
 Sources: HCL Native Syntax Specification, "Expressions" and "Templates"; Terraform documentation, "Expressions".
 """
@@ -28,6 +28,7 @@ from onefold.check.hcl_values import (
     followed,
     is_known,
     number_of,
+    size_of,
     text_of,
     unknown,
     whole,
@@ -38,7 +39,9 @@ from onefold.errors import UsageError
 if TYPE_CHECKING:
     from lark import Token, Tree
 
-STEPS_MAX: Final = 300_000  # ours: expressions that are evaluated for a directory
+STEPS_MAX: Final = 300_000  # ours: expressions that are evaluated for a directory, and blocks and instances looked at
+VALUES_MAX: Final = 3_000_000  # ours: values in all that these make, by `size_of`
+_PLAN_INSTEAD: Final = "Check a plan: terraform show -json plan > plan.json."
 _ESCAPE: Final = re.compile(r'\\(?:([nrt"\\])|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8}))')
 _ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
 _SPECIAL: Final = re.compile(r"\$\$\{|%%\{|\$\{|%\{")
@@ -78,6 +81,7 @@ class Evaluator:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._steps = 0
+        self._values = 0
 
     def value(self, node: Any, scope: Scope, names: Names) -> Any:
         """The value of an expression: a syntax tree, or what JSON says.
@@ -90,14 +94,35 @@ class Evaluator:
         except RecursionError:
             return unknown("names lead on too far to follow")
 
-    def step(self) -> None:
-        """Count a step."""
-        self._steps += 1
+    def step(self, count: int = 1) -> None:
+        """Count steps.
+
+        Raises:
+            UsageError: there are more than `STEPS_MAX`.
+        """
+        self._steps += count
         if self._steps > STEPS_MAX:
             raise UsageError(
-                f"The files in {self._folder} are more than {STEPS_MAX:,} expressions to evaluate.",
-                todo="Check a plan: terraform show -json plan > plan.json.",
+                f"The files in {self._folder} are more than {STEPS_MAX:,} expressions to evaluate.", todo=_PLAN_INSTEAD
             )
+
+    def measured(self, value: Any) -> Any:
+        """A value that was made, counted by its size; one that is too large is not known.
+
+        Raises:
+            UsageError: more was made than `VALUES_MAX`.
+        """
+        if isinstance(value, (bool, int, float, PlanTarget, type(None))):
+            return value
+        size = size_of(value)
+        self.made(size)
+        return unknown("a value that is too large") if size > ITEMS_MAX else value
+
+    def made(self, size: int) -> None:
+        """Count the size of what was made, or read to make it; raises as `measured`."""
+        self._values += size
+        if self._values > VALUES_MAX:
+            raise UsageError(f"The files in {self._folder} make more than {VALUES_MAX:,} values.", todo=_PLAN_INSTEAD)
 
 
 class _Expressions:
@@ -133,15 +158,18 @@ class _Expressions:
             case str():
                 return self._template(node, scope)
             case list():
-                return [self.value(one, scope) for one in node]
+                return self._evaluator.measured([self.value(one, scope) for one in node])
             case dict():
-                return {name: self.value(one, scope) for name, one in node.items()}
+                return self._evaluator.measured({name: self.value(one, scope) for name, one in node.items()})
             case None | bool() | int() | float():
                 return node
             case _:
                 pass
         evaluate = self._kinds.get(str(node.data))
-        return unknown("an expression that is not evaluated here") if evaluate is None else evaluate(node, scope)
+        if evaluate is None:
+            return unknown("an expression that is not evaluated here")
+        made = evaluate(node, scope)
+        return made if node.data == "expr_term" else self._evaluator.measured(made)
 
     def _term(self, node: Tree[Token], scope: Scope) -> Any:
         return self.value(nodes(node)[0], scope)
@@ -173,6 +201,7 @@ class _Expressions:
 
     def _template(self, text: str, scope: Scope) -> Any:
         """A text with `${...}` in it."""
+        self._evaluator.made(len(text) // 64)
         parts: list[Any] = []
         at = 0
         while (match := _SPECIAL.search(text, at)) is not None:
@@ -276,6 +305,7 @@ class _Expressions:
         if not isinstance(many, (list, dict)) or any(isinstance(one, str) and one == "..." for one in node.children):
             return unknown("a loop over what is not known", many)
         names = [word(one) for one in intro[:-1]]
+        self._evaluator.made(len(many) * len(scope.names))
         pairs = list(many.items() if isinstance(many, dict) else enumerate(many))
         made: list[tuple[Any, Any]] = []
         for key, value in pairs:
@@ -329,8 +359,11 @@ class _Expressions:
         if index.data == "short_index":
             return int(word(index).lstrip("."))
         value = self.value(nodes(index)[0], scope)
-        is_of_loop = re.sub(r"\s", "", word(nodes(index)[0])) in ("each.key", "each.value", "count.index")
-        return OfLoop if is_of_loop and isinstance(value, Perhaps) else value
+        if not isinstance(value, Perhaps):
+            return value
+        written = word(nodes(index)[0])
+        self._evaluator.made(len(written))
+        return OfLoop if re.sub(r"\s", "", written) in ("each.key", "each.value", "count.index") else value
 
     def _call(self, node: Tree[Token], scope: Scope) -> Any:
         inner = nodes(node)

@@ -4,8 +4,8 @@ Variables have the values of `terraform.tfvars` and `*.auto.tfvars`, or their de
 directories, or where `terraform init` has put them. What exists only under a condition that is not known has that
 condition; a loop over what is not known makes one resource, which stands for all.
 Never here: parsing (hcl_files.py), expressions (hcl_expressions.py), what resources mean (terraform_resources.py).
-Invariants: nothing is run and nothing is asked of AWS; numbers of modules and resources are bounded; what a module that is
-not there may hold is in `Plan.missing`.
+Invariants: nothing is run and nothing is asked of AWS; numbers of modules, resources and blocks are bounded; what a module
+that is not there may hold is in `Plan.missing`.
 
 Source: Terraform documentation, "Modules", "Input Variables", "Local Values", "The count Meta-Argument", "The for_each
 Meta-Argument", "Dynamic Blocks".
@@ -24,13 +24,11 @@ from msgspec import Struct
 from onefold.check.hcl_expressions import Evaluator, Scope
 from onefold.check.hcl_files import Expression, HclBlock, blocks_in, expression_of, is_hcl, values_in, word
 from onefold.check.hcl_values import (
-    ITEMS_MAX,
     TEXT_MAX,
     Named,
     OfLoop,
     Split,
     followed,
-    size_of,
     targets_in,
     unknown,
 )
@@ -84,12 +82,27 @@ class _Tree:
         self.modules = 0
         self.resources = 0
         self._blocks: dict[Path, dict[str, list[HclBlock]]] = {}
+        self._parsed: dict[str, Any] = {}
+        self._declared: dict[int, _Declared] = {}
         self._installed: dict[str, Path] | None = None
 
     def blocks(self, folder: Path) -> dict[str, list[HclBlock]]:
         if folder not in self._blocks:
             self._blocks[folder] = blocks_in(folder)
         return self._blocks[folder]
+
+    def parsed(self, text: str) -> Any:
+        """The syntax tree of an expression in a text, which is parsed once."""
+        if text not in self._parsed:
+            self.evaluator.made(len(text))
+            self._parsed[text] = expression_of(text, str(self.folder))
+        return self._parsed[text]
+
+    def declared(self, block: HclBlock) -> _Declared:
+        """What all instances of a resource share; the block is one of `blocks`, which are kept."""
+        if id(block) not in self._declared:
+            self._declared[id(block)] = _Declared.of(block)
+        return self._declared[id(block)]
 
     def installed(self, key: str) -> Path | None:
         """Where `terraform init` has put a module; its key is made of the names of calls."""
@@ -114,16 +127,50 @@ class _Instances(Struct, frozen=True):
 
     def scopes(self) -> Iterator[tuple[str, Scope]]:
         """The end of the address of each, and the names that it has."""
-        if self.kind == "one":
-            yield "", Scope()
-        elif self.kind == "unknown":
-            key = self.over or unknown("a key of a loop that is not known")
-            yield "", Scope({"each": {"key": key, "value": key}, "count": {"index": key}}, self.text)
-        for key, value in self.keys.items():
-            if self.kind == "count":
-                yield f"[{key}]", Scope({"count": {"index": key}})
-            else:
-                yield f"[{json.dumps(key, ensure_ascii=False)}]", Scope({"each": {"key": key, "value": value}})
+        if self.kind in ("one", "unknown"):
+            yield "", self.scope(None)
+        for key in self.keys:
+            yield self.end(key), self.scope(key)
+
+    def end(self, key: Any) -> str:
+        """The end of the address of one."""
+        return f"[{json.dumps(key, ensure_ascii=False)}]"
+
+    def scope(self, key: Any) -> Scope:
+        """The names that one has; `key` is None where there is one for all."""
+        if self.kind == "count" and key is not None:
+            return Scope({"count": {"index": key}})
+        if self.kind == "each" and key is not None:
+            return Scope({"each": {"key": key, "value": self.keys[key]}})
+        if self.kind != "unknown":
+            return Scope()
+        key = self.over or unknown("a key of a loop that is not known")
+        return Scope({"each": {"key": key, "value": key}, "count": {"index": key}}, self.text)
+
+
+class _Declared(Struct, frozen=True):
+    """A resource's block without what Terraform itself reads of it, where it is written, and its provider."""
+
+    own: HclBlock
+    written: dict[str, Written]
+    provider: str
+    region: str
+
+    @classmethod
+    def of(cls, block: HclBlock) -> _Declared:
+        """Of a block."""
+        own = HclBlock(
+            block.type, block.labels, block.span,
+            {name: one for name, one in block.attributes.items() if name not in _OWN},
+            tuple(one for one in block.blocks if one.type not in _OWN),
+        )  # fmt: skip
+        provider, region = block.attributes.get("provider"), block.attributes.get("region")
+        return cls(
+            own,
+            _written(own),
+            _text(provider) if provider is not None else block.labels[0].partition("_")[0],
+            _text(region) if region is not None else "",
+        )
 
 
 class _Module:
@@ -180,7 +227,7 @@ class _Module:
 
     def parsed(self, text: str) -> Any:
         """The syntax tree of an expression in a text."""
-        return expression_of(text, str(self._folder))
+        return self._tree.parsed(text)
 
     def read(self, path: str) -> str | None:
         """The text of a file in the directory of the module."""
@@ -198,9 +245,7 @@ class _Module:
         """The value of a name; one that refers to itself is not known."""
         if name not in self._known:
             self._known[name] = unknown(f"{name} refers to itself")
-            value = find()
-            is_large = size_of(value) > ITEMS_MAX
-            self._known[name] = unknown(f"{name} is too large") if is_large else value
+            self._known[name] = find()
         return self._known[name]
 
     def _value(self, expression: Expression, scope: Scope = Scope()) -> Any:  # noqa: B008 - it has no state
@@ -258,27 +303,30 @@ class _Module:
         return _Instances("one")
 
     def _chosen(
-        self, block: HclBlock, address: str, name: Callable[[HclBlock, str, str], Named], steps: Sequence[Any], scope: Scope
+        self, block: HclBlock, address: str, name: Callable[[HclBlock, str, Any], Named], steps: Sequence[Any], scope: Scope
     ) -> Any:  # fmt: skip
         """What is at the end of `.name` and `[index]` in a resource or module, which there may be several of."""
         found = self._instances(block)
         if found.kind == "one":
-            return name(block, address, "").follow(steps)
-        if found.kind == "count":
-            return followed([name(block, address, end) for end, _ in found.scopes()], steps)
-        if found.kind == "each":
-            ends = [end for end, _ in found.scopes()]
-            many = {key: name(block, address, end) for key, end in zip(found.keys, ends, strict=True)}
-            return followed(many, steps)
-        all_of_them = name(block, address, "")
+            return name(block, address, None).follow(steps)
+        if found.kind in ("count", "each"):
+            first = steps[0] if steps else None
+            if type(first) is (int if found.kind == "count" else str) and first in found.keys:
+                return followed(name(block, address, first), steps[1:])
+            self._tree.evaluator.step(len(found.keys))
+            many = {key: name(block, address, key) for key in found.keys}
+            return followed(list(many.values()) if found.kind == "count" else many, steps)
+        all_of_them = name(block, address, None)
         is_same = bool(steps) and steps[0] is OfLoop and bool(scope.loop) and scope.loop == found.text
         if is_same or (steps and type(steps[0]) is int and found.text.startswith("count")):
             return all_of_them.follow(steps[1:])
         return unknown(f"{address} has {found.text}, which is not known", all_of_them)
 
-    def _resource_named(self, block: HclBlock, address: str, end: str) -> Named:
+    def _resource_named(self, block: HclBlock, address: str, key: Any) -> Named:
+        found = self._instances(block)
+        end = "" if key is None else found.end(key)
         full = f"{self.address}.{address}{end}" if self.address else f"{address}{end}"
-        scope = next((one for each, one in self._instances(block).scopes() if each == end), Scope())
+        scope = found.scope(key)
         return Named(PlanTarget(full, ""), lambda steps: self._attribute(block, full, scope, steps))
 
     def _attribute(self, block: HclBlock, address: str, scope: Scope, steps: Sequence[Any]) -> Any:
@@ -294,7 +342,7 @@ class _Module:
         says_more = (kind in TYPES and name in _NAMES) or (kind, name) == ("archive_file", "output_path")
         if written is not None and not says_more:
             found = self._once(f"{address}.{name}", lambda: self._value(written, scope))
-            return followed(found, steps[1:])
+            return self._tree.evaluator.measured(followed(found, steps[1:]))
         defaults: Mapping[str, Any] = TYPES[kind].defaults if kind in TYPES else {}
         if name in defaults and written is None:
             return followed(defaults[name], steps[1:])
@@ -302,8 +350,8 @@ class _Module:
             return unknown(f"a part of {address} that is not known", whole)
         return PlanTarget(address, name)
 
-    def _child_named(self, block: HclBlock, address: str, end: str) -> Named:
-        child = self._called(block).get(end)
+    def _child_named(self, block: HclBlock, address: str, key: Any) -> Named:
+        child = self._called(block).get("" if key is None else self._instances(block).end(key))
 
         def follow(steps: Sequence[Any]) -> Any:
             if child is None:
@@ -312,7 +360,7 @@ class _Module:
                 return [follow(steps[1:])]
             if not steps or not isinstance(steps[0], str):
                 return Named(None, follow)
-            return followed(child.output(steps[0]), steps[1:])
+            return self._tree.evaluator.measured(followed(child.output(steps[0]), steps[1:]))
 
         return Named(None, follow)
 
@@ -387,17 +435,11 @@ class _Module:
             )
         local = f"{block.name.removeprefix('resource.')}{end}"
         address = f"{self.address}.{local}" if self.address else local
-        own = HclBlock(
-            block.type, block.labels, block.span,
-            {name: one for name, one in block.attributes.items() if name not in _OWN},
-            tuple(one for one in block.blocks if one.type not in _OWN),
-        )  # fmt: skip
-        values, expressions = self._arguments_of(own, scope)
-        written = block.attributes.get("provider")
-        provider = _text(written) if written is not None else block.labels[0].partition("_")[0]
-        provider = self._providers.get(provider, provider)
+        declared = self._tree.declared(block)
+        values, expressions = self._arguments_of(declared.own, scope)
+        provider = self._providers.get(declared.provider, declared.provider)
         if "region" in values and not isinstance(values["region"], str):
-            provider = f"{provider}, region {_text(block.attributes['region'])}"
+            provider = f"{provider}, region {declared.region}"
             del values["region"]
         return Planned(
             address=address,
@@ -405,7 +447,7 @@ class _Module:
             module=self.address,
             provider=provider,
             body=Block(lambda found, _: found, address, values, {}, expressions),
-            written=_written(own),
+            written=declared.written,
             condition=self._condition_of(block),
             is_data=block.type == "data",
         )
@@ -419,6 +461,7 @@ class _Module:
 
     def _arguments_of(self, block: HclBlock, scope: Scope) -> tuple[Json, Json]:
         """The values of arguments and blocks, and the resources that they refer to."""
+        self._tree.evaluator.step()
         values: Json = {}
         expressions: Json = {}
         for name, expression in block.attributes.items():

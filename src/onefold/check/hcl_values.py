@@ -23,7 +23,9 @@ from onefold.check.terraform_plan import Encoded, Perhaps, Pieces, PlanTarget
 
 TEXT_MAX: Final = 262_144  # ours: characters
 NUMBER_MAX: Final = 10**18
-ITEMS_MAX: Final = 10_000  # ours: values in a list, and in all that a name stands for
+ITEMS_MAX: Final = 10_000  # ours: values in a value, of which a text counts as one for each 64 characters
+LEVELS_MAX: Final = 100  # ours: of values in a value
+_TEXT_OF_ONE: Final = 64
 _VERB: Final = re.compile(r"%(?:%|[sdqv])")
 Split: Final = object()  # the step of `[*]`
 OfLoop: Final = object()  # an index by the key of a loop over something that is not known
@@ -79,28 +81,35 @@ def is_known(value: Any) -> bool:
 
 
 def size_of(value: Any) -> int:
-    """How many values there are in one, as far as that is not more than allowed."""
+    """How many values there are in one, with those in texts; more than `ITEMS_MAX` where it is too large or too deep."""
     found, level = 1, [value]
-    while level:
-        one = level.pop()
-        match one:
-            case dict():
-                inner = list(one.values())
-            case list():
-                inner = one
-            case Pieces():
-                inner = list(one.parts)
-            case Encoded():
-                inner = [one.value]
-            case Perhaps():
-                inner = list(one.targets)
-            case _:
-                inner = []
-        found += len(inner)
-        if found > ITEMS_MAX:
-            break
-        level += inner
-    return found
+    for _ in range(LEVELS_MAX):
+        below: list[Any] = []
+        for one in level:
+            if isinstance(one, str):
+                found += len(one) // _TEXT_OF_ONE
+                continue
+            match one:
+                case dict():
+                    inner: Sequence[Any] = list(one.values())
+                case list():
+                    inner = one
+                case Pieces():
+                    inner = one.parts
+                case Encoded():
+                    inner = [one.value]
+                case Perhaps():
+                    inner = one.targets
+                case _:
+                    continue
+            found += len(inner)
+            if found > ITEMS_MAX:
+                return found
+            below += inner
+        if not below:
+            return found
+        level = below
+    return ITEMS_MAX + 1
 
 
 def followed(value: Any, steps: Sequence[Any]) -> Any:
