@@ -322,7 +322,7 @@ def test_code_the_cdk_put_beside_the_template_is_found(tmp_path: Path) -> None:
         ({"EventSourceArn": {"Fn::ImportValue": "Arn"}, "FunctionName": "F"}, "another stack, Arn"),
         ({"EventSourceArn": {"Fn::GetAtt": ["Q", "Arn"]}, "FunctionName": "F", "BatchSize": {"Ref": "N"}}, "N is neither"),
         ({"EventSourceArn": "arn:aws:sqs:r:1:Q", "FunctionName": "F", "FilterCriteria": {"Filters": [{}]}}, "Pattern"),
-        ({"FunctionName": "F"}, "no ARN"),
+        ({"FunctionName": "F"}, "not the ARN"),
     ],
 )  # fmt: skip
 def test_a_mapping_that_cannot_run_says_why_and_once(tmp_path: Path, mapping: dict[str, Any], says: str) -> None:
@@ -444,9 +444,9 @@ def test_no_value_in_any_place_makes_it_crash(tmp_path_factory: pytest.TempPathF
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("main.tf", 'resource "aws_sqs_queue" "q" {}', r"file of Terraform.*endpoints \{ sqs = URL"),
-        ("main.tf.json", "{}", "file of Terraform"),
-        ("infra.json", '{"terraform": {}, "resource": {"aws_sqs_queue": {"q": {}}}}', "file of Terraform"),
+        ("main.tf", 'resource "aws_sqs_queue" "q" {}', r"Terraform file.*endpoints \{ sqs = URL"),
+        ("main.tf.json", "{}", "Terraform file"),
+        ("infra.json", '{"terraform": {}, "resource": {"aws_sqs_queue": {"q": {}}}}', "Terraform file"),
         (
             "serverless.yml",
             "service: shop\nprovider: {name: aws}\nfunctions: {}\n",

@@ -303,7 +303,7 @@ def test_more_than_lambda_takes_is_refused_with_the_biggest_parts(root: Path, mo
 
 def test_more_than_lambda_takes_directly_is_said(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package, "ZIPPED_BYTES_MAX", 1000)
-    assert "onefold deploy uploads to S3" in " ".join(build(root).warnings)
+    assert "onefold deploy uploads it to S3" in " ".join(build(root).warnings)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_more_than_lambda_takes_directly_is_said(root: Path, monkeypatch: pytest
         ({"module": "shopp"}, "There is no module 'shopp'"),
         ({"include": ("../code2",)}, "is outside"),
         ({"include": ("gone.txt",)}, "there is no such file"),
-        ({"python": "3.10"}, "Lambda runs no Python 3.10"),
+        ({"python": "3.10"}, "do not both run on Python 3.10"),
         ({"requirements": Path("gone.txt")}, "There is no requirements file gone.txt"),
         ({"extras": ("mongo",)}, "There is no extra 'mongo'"),
         ({"architecture": "arm64"}, "pip could not install msgspec"),

@@ -122,7 +122,7 @@ def test_an_interrupt_ends_the_watching_and_not_the_run(shell: Shell, monkeypatc
         interrupted_at(3, patch)
         said = shell("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", RUN, code=130)
     assert said.splitlines() == [
-        f"{RUN}: no longer watched. It continues, and workers do its items.",
+        f"{RUN}: no longer watched. It continues, and workers process its items.",
         f"  onefold map show {RUN} mill:app   (to look again)",
         f"  onefold map stop {RUN} mill:app   (to send no more items)",
     ]

@@ -163,7 +163,7 @@ def test_a_long_poll_is_answered_at_once_when_the_server_ends(tmp_path: Path) ->
         (["--function", "book"], "NAME=MODULE:FUNCTION"),
         (["--parameter", "Stage=dev"], "--parameter is given, and no template"),
         (["template.yaml", "--parameter", "Stage"], "is not NAME=VALUE"),
-        (["main.tf", "--memory"], "is a file of Terraform"),
+        (["main.tf", "--memory"], "is a Terraform file"),
         (["--data", "/dev/null/sqs.db"], "cannot be written"),
         (["--host", "192.0.2.7", "--memory"], "not an address of this machine"),
     ],

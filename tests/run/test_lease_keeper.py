@@ -84,7 +84,7 @@ def test_whatever_a_store_raises_leases_are_renewed_a_third_of_a_lease_later(
     third_ms = LEASE_MS // 3
     assert [until_ms - store.asked[0] for until_ms in store.asked] == [turn * third_ms for turn in range(5)]
     said = [record.getMessage() for record in caplog.records]
-    assert sum("could not be renewed; they are tried again" in one for one in said) == 3
+    assert sum("could not be renewed; this will be tried again" in one for one in said) == 3
     assert sum("its lease ended while it runs" in one for one in said) == 0
     assert all(type(error).__name__ in record.getMessage() for record in caplog.records)
 

@@ -96,7 +96,7 @@ def _misspelt(what: str, names: Iterable[str]) -> Iterator[str]:
     """Hints about fields that are spelt as in an entry for PutEvents, which differs from how an event spells them."""
     for name in names:
         if name in _SPELT:
-            yield f"{what} has {name}: an entry for PutEvents spells it so; in the event itself it is {_SPELT[name]}."
+            yield f"{what} has {name}: an entry for PutEvents spells it that way; in the event itself it is {_SPELT[name]}."
 
 
 def bus_of(app: App, name: str | None) -> Bus:
@@ -288,9 +288,9 @@ class UndeliveredEvent(Struct, frozen=True, kw_only=True):
     """One event for one target.
 
     Args:
-        message_id, queue: of the dead letter.
+        message_id, queue: those of the dead letter.
         bus, rule, target: where it should have gone; target is a queue's name.
-        code, message: why it was refused. event_id: of the event; None if the body is not an event.
+        code, message: why it was refused. event_id: the event's id; None if the body is not an event.
         sent_at_ms: when it was put into the dead-letter queue, UTC.
     """
 
@@ -321,7 +321,7 @@ def undelivered(session: AdminSession, buses: Sequence[Bus], rule: str | None = 
     """The events that rules could not deliver, queue by queue, oldest first.
 
     Args:
-        rule: only of rules of this name.
+        rule: only events of the rules with this name.
     """
     return [_line(bus, one, message) for bus, one, message in _letters(session, buses, rule)]
 
@@ -337,7 +337,7 @@ def redeliver(
     """Deliver dead letters of rules again, each to the target it was meant for.
 
     Args:
-        rule: only of rules of this name. ids: only these messages; if empty, all.
+        rule: only events of the rules with this name. ids: only these messages; if empty, all.
         reason_text: why, for the ledger.
 
     Raises:

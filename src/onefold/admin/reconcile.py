@@ -88,8 +88,8 @@ def _by(reconciler: Reconciler, session: AdminSession, run: str) -> ReconcileOut
     except Exception as error:  # the user's own code may raise anything
         raise errors.UsageError(
             f"The check of {reconciler.name} failed: {type(error).__name__}: {summary_of(error)}",
-            meaning=f"What it would have found of {run} is not known; nothing was written down.",
-            todo="Fix it, and look again.",
+            meaning=f"What it would have found for {run} is not known; nothing was recorded.",
+            todo="Fix it, and check again.",
         ) from error
 
 

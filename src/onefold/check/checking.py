@@ -1,8 +1,8 @@
 """From paths to findings: read templates and Python, apply the rules, and mark suppressed findings.
 
 Never here: rules, suppressions (suppressions.py), searching directories (candidates.py). Invariants: a named file that
-cannot be read is reported, and so is a file found in a directory that cannot be parsed, Python or what names AWS's types;
-one that is not a template is ignored.
+cannot be read is reported. A file found in a directory is reported if it is Python, or names AWS's types, and cannot be
+parsed; any other that is not a template is ignored.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Unread(Struct, frozen=True):
 
 
 class CheckedInput(Struct, frozen=True, kw_only=True):
-    """The result. `findings` in the order of files and lines; those that are suppressed carry the reason.
+    """The result. `findings`: in the order of files and lines; those that are suppressed carry the reason.
 
-    `files`: templates and plans. `apps`, `accounts`: documents from the caller. `python_files`: also those that templates
-    and imports led to. `not_looked_at`: of a template's possible worlds (worlds.py), by file.
+    `files`: templates and plans. `apps`, `accounts`: documents from the caller. `python_files`: including those
+    found through templates and imports. `not_looked_at`: by file, a template's possible worlds (worlds.py) left out.
     """
 
     files: tuple[str, ...]
@@ -70,11 +70,11 @@ class CheckedInput(Struct, frozen=True, kw_only=True):
 
     @property
     def open(self) -> list[Finding]:
-        """Those that are neither suppressed nor in the baseline."""
+        """The findings that are neither suppressed nor in the baseline."""
         return [one for one in self.findings if one.status == "new"]
 
     def beside(self, known: Collection[str]) -> CheckedInput:
-        """The same, with the findings marked whose fingerprints are known."""
+        """The same result, in which findings with known fingerprints are marked."""
         findings = (replace(one, is_known=one.fingerprint in known) for one in self.findings)
         return replace(self, findings=tuple(findings))
 
@@ -102,15 +102,15 @@ def check(
         paths: files, or directories, which are searched for CloudFormation and SAM templates and Python files, except
             those that git ignores. The handlers that a template names, and the files that these import, are read too.
         today: for suppressions with an end.
-        parameters: of the templates, over their defaults.
-        documents: resources that the caller has read, by name: of an app `shop:app`, of `aws://eu-west-1`.
+        parameters: values of the templates' parameters, over their defaults.
+        documents: resources that the caller has read, by name, such as `shop:app` for an app, or `aws://eu-west-1`.
         texts: contents of templates to use instead of their files.
         preview: also report findings that may still be wrong.
-        suppressions: those beside the ones that are written in the files.
+        suppressions: in addition to those that are written in the files.
         report_unused: also report suppressions that suppress nothing any more.
 
     Raises:
-        UsageError: a path that is not there; a directory with too many candidates.
+        UsageError: a path does not exist, or a directory has too many candidates.
     """
     checking = _Checking(
         list(rules), Suppressions(today, suppressions), preview=preview, report_unused=report_unused
@@ -136,7 +136,7 @@ def check(
 
 
 class _Read(Struct, frozen=True):
-    """An input that was read, its worlds, and what it says in the first of them; for each, the handlers."""
+    """An input that was read: its worlds, its facts in the first of them, and its handlers in each."""
 
     input: Input
     parameters: Mapping[str, str]
@@ -146,7 +146,7 @@ class _Read(Struct, frozen=True):
 
     @classmethod
     def of(cls, one: Input, parameters: Mapping[str, str]) -> _Read:
-        """Read it in each of its worlds, and keep of the others the handlers only: there may be many large templates.
+        """Read it in each of its worlds, but keep only the handlers of all but the first: templates can be many and large.
 
         Raises:
             UsageError: it cannot be read by its defaults; see `collect_template.collect`.
@@ -156,12 +156,12 @@ class _Read(Struct, frozen=True):
         facts = _in_world(one, given, worlds.looked_at[0])
         entries = {0: entries_of(facts)}
         for number, world in enumerate(worlds.looked_at[1:], 1):
-            with suppress(UsageError):  # its functions make more in this one than they may
+            with suppress(UsageError):  # in this world its functions produce more than is allowed
                 entries[number] = entries_of(_in_world(one, given, world))
         return cls(one, given, worlds.only(entries), facts, tuple(entries.values()))
 
     def in_worlds(self) -> Iterator[tuple[TemplateFacts, Mapping[str, HandlerEntry]]]:
-        """What it says in each world, and the handlers."""
+        """The facts and the handlers in each world."""
         for world, entries in zip(self.worlds.looked_at, self.entries, strict=True):
             is_first = world is self.worlds.looked_at[0]
             yield self.facts if is_first else _in_world(self.input, self.parameters, world), entries
@@ -175,7 +175,7 @@ def _in_world(one: Input, parameters: Mapping[str, str], world: World) -> Templa
 
 
 def _is_broken(path: Path) -> bool:
-    """Whether a file speaks of AWS's resources as a template does, and is not written as one can be."""
+    """Whether a file names AWS's resource types, as a template does, but cannot be read as one."""
     try:
         with path.open("rb") as file:
             raw = file.read(FILE_BYTES_MAX + 1)
@@ -190,7 +190,7 @@ def _is_broken(path: Path) -> bool:
 
 
 def _text_of(file: str) -> str:
-    """The text of a file that positions are in; "" where it cannot be read."""
+    """The text of the file to which positions refer; "" if it cannot be read."""
     try:
         return Path(file).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -275,7 +275,7 @@ class _Checking:
             yield from self._suppressions.unused({one.id for one in self._rules if self._preview or not one.preview})
 
     def _in_worlds(self, one: _Read, handlers: Mapping[HandlerEntry, CodeHandler]) -> Iterator[Finding]:
-        """What is found in each world of a template, once, with the worlds it is found in."""
+        """The findings of all worlds of a template, each once, with the worlds it is found in."""
         found: dict[tuple[object, ...], tuple[Finding, set[int]]] = {}
         for number, (facts, entries) in enumerate(one.in_worlds()):
             here = {name: handlers[entry] for name, entry in entries.items() if entry in handlers}

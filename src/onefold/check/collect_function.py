@@ -91,7 +91,7 @@ def _dead_letter_arn(properties: Properties) -> ResourceSetting[str]:
 
 
 def on_failure_of(properties: Properties) -> ResourceSetting[str]:
-    """The destination of failed asynchronous invocations; SAM makes one that is named by its type alone."""
+    """The destination of failed asynchronous invocations; SAM creates one if only its type is given."""
     failure = properties.inner("DestinationConfig").inner("OnFailure")
     found = failure.setting("Destination", text_of)
     made = found.is_absent and "Type" in failure.raw
@@ -175,7 +175,7 @@ def _zipped(archive: Path, module: str) -> ZippedCode | Unresolved:
     with zipfile.ZipFile(archive) as opened:
         size = sum(one.file_size for one in opened.infolist())
         if size > UNZIPPED_BYTES_MAX:
-            return Unresolved(f"{archive.name} has {size:,} bytes unzipped; Lambda takes {UNZIPPED_BYTES_MAX:,}")
+            return Unresolved(f"{archive.name} has {size:,} bytes unzipped; Lambda allows {UNZIPPED_BYTES_MAX:,}")
         if not {f"{module}.py", f"{module}/__init__.py"} & set(opened.namelist()):
             return Unresolved(f"there is no {module}.py in {archive}")
     return ZippedCode(archive)

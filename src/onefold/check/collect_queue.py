@@ -87,7 +87,7 @@ def _document(properties: Properties, key: str) -> dict[str, Any] | None:
     if value is None or value == {}:
         return None
     if not isinstance(value, dict):
-        properties.refuse(key, "no mapping")
+        properties.refuse(key, "not a mapping")
         return None
     if why := why_not(value):
         properties.unresolved[key] = why

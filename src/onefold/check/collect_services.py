@@ -1,6 +1,7 @@
-"""The facts of state machines, tables, alarms, keys, roles and functions' settings for asynchronous invocations.
+"""Facts about state machines, tables, alarms, keys, roles and functions' settings for asynchronous invocations.
 
-Never here: whether they fit what they belong to. Invariant: an alarm whose metrics are not all understood has none.
+Never here: whether they suit the queues and functions around them. Invariant: an alarm with a metric that is not
+understood is left without metrics.
 
 Sources: CloudFormation template reference of each type; SAM developer guide, AWS::Serverless::StateMachine.
 """
@@ -156,11 +157,11 @@ def key_of(properties: Properties, exists: bool | Unresolved) -> KeyFacts:
 
 
 def _mapping(value: Any) -> dict[str, Any] | Unresolved:
-    return value if isinstance(value, dict) else Unresolved("no mapping")
+    return value if isinstance(value, dict) else Unresolved("it is not a mapping")
 
 
 def with_aliases(keys: Iterable[KeyFacts], aliases: Iterable[Properties]) -> list[KeyFacts]:
-    """Keys that also have the names of the aliases that are theirs."""
+    """Keys with the names of their aliases added."""
     found = {one.id: one for one in keys}
     for alias in aliases:
         name, target = alias.setting("AliasName", text_of).value, alias.setting("TargetKeyId", text_of).value
@@ -183,7 +184,7 @@ def role_of(properties: Properties, exists: bool | Unresolved) -> RoleFacts:
 
 
 def with_policies(roles: Iterable[RoleFacts], policies: Iterable[Properties]) -> list[RoleFacts]:
-    """Roles with the policies that are attached to them; one that is attached to an unknown role may be of any."""
+    """Roles with the policies that are attached to them; one whose role is not known may belong to any of them."""
     found = {one.id: one for one in roles}
     for policy in policies:
         names = policy.get("Roles") if "RoleName" not in policy.raw else [policy.get("RoleName")]

@@ -1,8 +1,8 @@
 """Reads a CloudFormation or SAM template into facts: queues, queue policies, functions and event source mappings.
 
-`collect_template` reads a file, `collect` a document that another input made (facts.py says what it looks like). When
-everything is asked for, the facts of what is around queues are read too: schedules, rules, topics, alarms and the others of
-`AROUND`, the conditional ones with whether they exist. It evaluates what can be evaluated from the file alone (parameters,
+`collect_template` reads a file, `collect` a document that another input made (facts.py says what it looks like). With
+`everything`, the resources around queues are read too: schedules, rules, topics, alarms and the others of `AROUND`; for
+those with a condition the facts say whether they exist. It evaluates what can be evaluated from the file alone (parameters,
 conditions, functions) and lists everything else with a reason. SAM's Globals are merged as written, as SAM does before
 CloudFormation sees them.
 
@@ -94,7 +94,7 @@ def mapping_of(
             properties.leave_out(key, IGNORED_BY_MAPPINGS.get(key, "without effect here"))
     arn = properties.text(source_key, "")
     if not arn and source_key not in properties.unresolved:
-        properties.refuse(source_key, "no ARN of a queue")
+        properties.refuse(source_key, "not the ARN of a queue")
     scaling = properties.inner("ScalingConfig")
     concurrency_max = scaling.number_or_none("MaximumConcurrency")
     properties.took(scaling)
@@ -150,7 +150,7 @@ def _filters(properties: Properties) -> tuple[str, ...]:
         return ()
     listed = value.get("Filters", []) if isinstance(value, dict) else None
     if not isinstance(listed, list):
-        properties.refuse("FilterCriteria", "no list of Filters")
+        properties.refuse("FilterCriteria", "not a list of Filters")
         return ()
     found: list[str] = []
     for number, item in enumerate(listed):
@@ -236,8 +236,8 @@ def collect_template(
         account: account id, 12 digits, for ARNs, URLs and AWS::AccountId.
         region: for ARNs, URLs and AWS::Region.
         endpoint: what `Ref` of a queue begins with, `http://127.0.0.1:9324`; SQS's own address when empty.
-        everything: read what is around queues too, for rules; a local SQS needs nothing of it.
-        text: what the file says, when it is to say something else than it does.
+        everything: also read the resources around queues, for rules; a local SQS does not need them.
+        text: contents to use instead of the file's.
 
     Raises:
         NotFoundError: the file does not exist.
@@ -266,7 +266,7 @@ def collect(
     """What a document says, from wherever it comes; the arguments are those of `collect_template`.
 
     Args:
-        values: of parameters, over the given ones; Unresolved: not known, but for what it is not.
+        values: values of parameters, over the given ones; Unresolved: only values that it is not are known.
 
     Raises:
         UsageError: it has no Resources, or a parameter is unknown or not allowed.
@@ -313,20 +313,20 @@ def _refuse_others(path: Path, data: Mapping[str, Any] | None = None) -> None:
     """Refuse a file of another tool, and say what to give instead.
 
     Args:
-        data: its content, once it was read; None: only its name is judged.
+        data: its content, once it has been read; None: only its name is checked.
     """
     found = data or {}
     if path.name.endswith((".tf", ".tf.json", ".hcl")) or {"resource", "terraform"} & found.keys():
         raise UsageError(
-            f"{path} is a file of Terraform.",
+            f"{path} is a Terraform file.",
             meaning="Only CloudFormation and SAM templates are read here: Terraform works with an API.",
             todo="Start onefold serve without it, give the aws provider endpoints { sqs = URL, lambda = URL }, and run "
             "terraform apply.",
         )
     if "service" in found and "provider" in found:
         raise UsageError(
-            f"{path} is a file of the Serverless Framework.",
-            meaning="Only CloudFormation and SAM templates are read here; it makes one.",
+            f"{path} is a Serverless Framework file.",
+            meaning="Only CloudFormation and SAM templates are read here; the framework makes one.",
             todo="Run serverless package, then give .serverless/cloudformation-template-update-stack.json.",
         )
 
@@ -358,7 +358,7 @@ class _Collection:
             self.unseen.append(f"{logical_id}, a loop or macro")
             self._leave_out(path, logical_id.split("::", 2)[1], "a loop or macro; it is not expanded here")
         elif kind is None:
-            self._leave_out(path, "no type", "no resource: it needs a Type")
+            self._leave_out(path, "no type", "not a resource: it needs a Type")
         elif (why := self._not_there(resource)) is not None:
             self._leave_out(path, kind, why)
         elif kind == QUEUE:
@@ -414,7 +414,7 @@ class _Collection:
             self.nested.append(logical_id)
             return False
         if kind == CONNECTOR:
-            self.unseen.append(f"{logical_id}, a connector, of which SAM makes policies")
+            self.unseen.append(f"{logical_id}, a connector, from which SAM makes policies")
             return False
         exists = self.scope.condition(str(resource["Condition"])) if "Condition" in resource else True
         if kind in ATTACHED:
@@ -443,7 +443,7 @@ class _Collection:
     def _take_event_around(
         self, event: Any, logical_id: str, path: PropertyPath, arn: str, exists: bool | Unresolved
     ) -> bool:
-        """Make facts of SAM's event of a schedule, bus or topic; False: it is none, or nothing of it is asked for."""
+        """Make facts of SAM's event of a schedule, bus or topic; False: it is something else, or not asked for."""
         if not self.scope.everything or not isinstance(event, dict):
             return False
         kind, name = str(event.get("Type")), str(path[-1])
@@ -454,7 +454,7 @@ class _Collection:
         return made is not None
 
     def _not_there(self, resource: dict[str, Any]) -> str | None:
-        """Why a conditional resource is not taken."""
+        """Why a conditional resource is left out."""
         name = resource.get("Condition")
         if name is None:
             return None

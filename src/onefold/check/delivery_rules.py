@@ -179,7 +179,7 @@ def _is_without_key(model: Model, queue: ModelQueue, sender: Sender, known: froz
 
 
 def _of_all(policy: dict[str, Any]) -> dict[str, Any]:
-    """A key policy with the resource that its statements have: the key itself, however it is written."""
+    """A key policy whose statements are for all resources: they can only mean the key itself, however they name it."""
     statements = policy.get("Statement")
     listed = statements if isinstance(statements, list) else [statements]
     return {"Statement": [{**one, "Resource": "*"} if isinstance(one, dict) else one for one in listed]}
@@ -303,7 +303,7 @@ def no_destination_of_a_subscriber(model: Model) -> Iterator[Finding]:
             property_path="OnFailureConfiguration",
             arithmetic=()
             if age_s is None
-            else (f"an outage of the target of more than {age_s:,} s loses every event that came in it",),
+            else (f"an outage of the target of more than {age_s:,} s loses every event that arrives during it",),
             fix=Fix("Add OnFailureConfiguration with the ARN of a queue.", "unsafe"),
         )
 
@@ -318,7 +318,7 @@ def short_retries_of_a_subscriber(model: Model) -> Iterator[Finding]:
         yield Finding(
             rule="LOS014",
             severity="warning" if one.on_failure.is_absent else "info",
-            message=f"{one.id} gives an event up after {one.retries_max.value} retries or {one.age_max_s.value} s, the"
+            message=f"{one.id} gives up on an event after {one.retries_max.value} retries or {one.age_max_s.value} s, the"
             " defaults of the second generation: a target that is down longer misses it.",
             source=one.source,
             resource=one.id,
@@ -341,7 +341,7 @@ def subscriber_stops_its_group(model: Model) -> Iterator[Finding]:
                 rule="CLG011",
                 severity="warning",
                 message=f"{one.id} delivers in order, group by group, to {queue.name}, a standard queue, which keeps no"
-                " order: groups wait for nothing.",
+                " order: the groups wait in vain.",
                 source=one.kind.source,
                 resource=one.id,
                 property_path=one.kind.path,
@@ -376,7 +376,7 @@ def body_over_the_queue_limit(model: Model) -> Iterator[Finding]:
             yield Finding(
                 rule="LOS015",
                 severity="warning",
-                message=f"{queue.name} takes {limit:,} bytes a message, and {what} may have {most:,}: what {sender.name}"
+                message=f"{queue.name} accepts {limit:,} bytes a message, and {what} may have {most:,}: what {sender.name}"
                 " sends above that cannot be delivered.",
                 source=setting.source,
                 resource=queue.name,

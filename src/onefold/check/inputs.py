@@ -80,7 +80,7 @@ def read_input(path: Path, text: str | None = None) -> list[Input]:
         document = replace(_with_code(document), words=_OF_SERVERLESS, is_generated=True)
     elif "service" in document.data and "provider" in document.data:
         raise UsageError(
-            f"{path} is a file of the Serverless Framework, which makes a template of it.",
+            f"{path} is a Serverless Framework file; the framework makes a template from it.",
             todo="Run serverless package, then give .serverless/cloudformation-template-update-stack.json.",
         )
     return [Input(document=document)]
@@ -115,7 +115,7 @@ def _of_plan(plan: terraform_plan.Plan) -> list[Input]:
 
 def _of_terraform(path: Path) -> UsageError:
     return UsageError(
-        f"{path} is a file of Terraform, which is not read by itself.",
+        f"{path} is a Terraform file, which is not read by itself.",
         todo="Name the directory with its *.tf or *.tf.json files; or run terraform plan -out=plan and terraform show -json "
         "plan > plan.json, then give plan.json.",
     )

@@ -119,9 +119,9 @@ class Module:
 
     Attributes:
         root: imports are not followed above it. inside: its place in a template; None for a file of its own.
-        scopes: by the nodes that open them. parents: of each node. owned: for the module, each function and each class its
-            nodes, without those of inner functions and classes; lambdas belong to the function around them.
-        of_self: for each class the values assigned to attributes of `self`, by attribute name.
+        scopes: by the nodes that open them. parents: each node's parent. owned: the nodes of the module and of each
+            function and class, without those of inner ones; lambdas belong to the function around them.
+        of_self: for each class, the values assigned to attributes of `self`, by attribute name.
     """
 
     def __init__(self, path: Path, root: Path, text: str, tree: ast.Module, inside: Inside | None = None) -> None:
@@ -199,7 +199,7 @@ class Module:
 
 
 def last_name(node: ast.AST | None) -> str:
-    """The last part of a dotted name, also of a quoted one; "" for other expressions."""
+    """The last part of a dotted name, even if it is quoted; "" for other expressions."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value.rpartition(".")[2]
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
@@ -326,7 +326,7 @@ def _folders(module: Module) -> Iterator[Path]:
 
 
 def above(folder: Path) -> Path:
-    """The folder that a folder is in, also of one that is called `.` or `..`."""
+    """The folder that a folder is in, even if it is called `.` or `..`."""
     return folder.parent if folder.name not in {"", ".."} else folder / ".."
 
 
@@ -358,7 +358,7 @@ def module_of(path: Path, root: Path, text: str, inside: Inside | None = None) -
             where = f"{inside.source.file}:{line}"
         raise UsageError(
             f"{where} is not Python {sys.version_info.major}.{sys.version_info.minor}: {error.msg}.",
-            meaning="Nothing of this file was checked.",
+            meaning="Nothing in this file was checked.",
             todo="Correct the line, or run onefold with a Python version that has this syntax.",
         ) from None
     except (ValueError, RecursionError, MemoryError) as error:

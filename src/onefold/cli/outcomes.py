@@ -103,7 +103,7 @@ def draw_examples(examples: Sequence[Example], left_out: int = 0) -> None:
 def _next(outcome: ReconcileOutcome, *, repairs: bool, is_map: bool) -> list[str]:
     steps = []
     if outcome.verdict == "disagrees" and outcome.expected is None:
-        steps.append(f"onefold runs show {outcome.run}   (how far its dispatch is, and how it goes on)")
+        steps.append(f"onefold runs show {outcome.run}   (how far its dispatch has got, and how to continue it)")
     lost = outcome.missing or any(one.state == "stuck" and one.message_id is None for one in outcome.examples)
     if lost and not repairs:
         steps.append(f"onefold reconcile {outcome.run} --repair   (what would be sent again)")

@@ -53,7 +53,7 @@ def decode(name: str, value: bytes, decoder: Callable[[bytes], T]) -> T:
         raise errors.StorageError(
             f"The document {name!r} in the engine's state cannot be read: {error}.",
             meaning="Another version of onefold wrote it, or somebody changed it. It was not touched.",
-            todo="Use the version that wrote it, or restore it; remove it only if what it describes may begin anew.",
+            todo="Use the version that wrote it, or restore it; remove it only if what it describes may start from nothing.",
         ) from error
 
 
@@ -63,7 +63,7 @@ def change(
     """Change a document.
 
     Args:
-        name: the document's. decode: reads its JSON. empty: its value where State has none.
+        name: the document's name. decode: reads its JSON. empty: its value if State has none.
         decide: from the present value, the new value and a result; may be called several times. When the value stays the
             same, nothing is written. None removes it.
 

@@ -171,7 +171,7 @@ class Partner:
 
     def _decide(self, asked: ParsedRequest, mood: Mood) -> PartnerDecision:
         if mood.door_status:
-            return PartnerDecision(mood.door_status, "turned-away", error="busy, nothing was done; come again")
+            return PartnerDecision(mood.door_status, "turned-away", error="busy, nothing was done; ask again")
         if mood.breaks == "before":
             return BROKE
         if asked.order is not None:
@@ -198,7 +198,9 @@ def _asked_of(action: str, request: web.Request, body: bytes) -> ParsedRequest:
         order = _order_of(body)
         return ParsedRequest(action, order.reference, key, fence, order)
     if action == "fence" and fence is None:
-        raise MalformedRequest("a fence needs the header Onefold-Fence: N, the number below which all is refused")
+        raise MalformedRequest(
+            "a fence needs the header Onefold-Fence: N, the number below which everything is refused"
+        )
     return ParsedRequest(action, _reference_of(request.query.get("reference")), key, fence)
 
 

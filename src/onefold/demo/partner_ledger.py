@@ -26,7 +26,7 @@ CREATE TABLE request (
     key TEXT,                        -- Idempotency-Key header
     fence INTEGER,                   -- Onefold-Fence header
     outcome TEXT NOT NULL,           -- what was done; one of partner_books.PartnerDecision's outcomes
-    status INTEGER NOT NULL,         -- what the caller was answered; 500 and "booked": it cannot know
+    status INTEGER NOT NULL,         -- of the answer; the caller of a 500 cannot know the outcome
     caller_gone INTEGER NOT NULL     -- 1: the connection was closed before the decision (a killed worker)
 ) STRICT;
 CREATE TABLE booking (

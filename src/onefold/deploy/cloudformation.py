@@ -69,8 +69,8 @@ def template(plan: DeployPlan) -> Json:
     if len(resources) > RESOURCES_MAX:
         raise errors.UsageError(
             f"The template has {len(resources)} resources.",
-            meaning=f"CloudFormation takes {RESOURCES_MAX} in a stack; {len(plan.alarms)} of these are alarms.",
-            todo="Give --alarms few, write Terraform, or split the app: several apps may share queues and a table.",
+            meaning=f"CloudFormation allows {RESOURCES_MAX} in a stack; {len(plan.alarms)} of these are alarms.",
+            todo="Use `--alarms few`, write Terraform, or split the app: several apps may share queues and a table.",
         )
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
@@ -86,7 +86,7 @@ def to_json(plan: DeployPlan, *, indent: bool = True) -> str:
     """The template as JSON text with a line end at its end.
 
     Args:
-        indent: for people; without it the text has some two thirds of the bytes, and a request can have 51,200.
+        indent: for people; without it the text is about a third shorter, and a request can have 51,200 bytes.
     """
     text = msgspec.json.encode(template(plan), order="deterministic")
     return (msgspec.json.format(text, indent=2) if indent else text).decode() + "\n"

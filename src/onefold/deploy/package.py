@@ -70,7 +70,7 @@ class PackageSettings(Struct, frozen=True, kw_only=True):
         include: further files and folders below `root`.
         requirements: a requirements file with the app's own dependencies.
         extras: record stores other than DynamoDB: `redis`, `postgres`.
-        python: version of the function, for example "3.13". architecture: of its processor.
+        python: version of the function, for example "3.13". architecture: the processor's.
         bytecode: compile the Python files, for faster cold starts.
     """
 
@@ -90,8 +90,8 @@ class Built(Struct, frozen=True, kw_only=True):
     """An archive.
 
     Args:
-        path: of the file.
-        sha256: of its bytes, hexadecimal.
+        path: where the file is.
+        sha256: the digest of its bytes, hexadecimal.
         zipped_bytes, unzipped_bytes: its size, and that of its files.
         files: how many it contains.
         modules: the app's modules in it.
@@ -145,8 +145,8 @@ def build(settings: PackageSettings, report: Report) -> Built:
     warnings = [*_missing(own.outside, dependencies), *_stray(settings)]
     if zipped > ZIPPED_BYTES_MAX:
         warnings.append(
-            f"{_mb(zipped)} zipped is more than the {_mb(ZIPPED_BYTES_MAX)} that Lambda takes directly;"
-            " onefold deploy uploads to S3, which takes it."
+            f"{_mb(zipped)} zipped is more than the {_mb(ZIPPED_BYTES_MAX)} that Lambda accepts directly;"
+            " onefold deploy uploads it to S3 instead."
         )
     return Built(
         path=str(settings.output),
@@ -223,9 +223,9 @@ def hash_of(package: Path) -> str:
         NotFoundError: the file does not exist. UsageError: it is not a zip.
     """
     if not package.is_file():
-        raise errors.NotFoundError(f"There is no package {package}.", todo="Make it: onefold package APP -o FILE.")
+        raise errors.NotFoundError(f"There is no package {package}.", todo="Build it: onefold package APP -o FILE.")
     if not zipfile.is_zipfile(package):
-        raise errors.UsageError(f"{package} is not a zip file.", todo="Make it: onefold package APP -o FILE.")
+        raise errors.UsageError(f"{package} is not a zip file.", todo="Build it: onefold package APP -o FILE.")
     return hashlib.sha256(package.read_bytes()).hexdigest()
 
 
@@ -237,7 +237,7 @@ def too_big(sizes: Mapping[str, int], total: int) -> errors.UsageError:
         parts[first] = parts.get(first, 0) + size
     biggest = sorted(parts.items(), key=lambda part: (-part[1], part[0]))[:_BIGGEST]
     return errors.UsageError(
-        f"The function would be {_mb(total)} unzipped; Lambda takes {_mb(UNZIPPED_BYTES_MAX)}.",
+        f"The function would be {_mb(total)} unzipped; Lambda allows {_mb(UNZIPPED_BYTES_MAX)}.",
         meaning="The biggest parts: " + ", ".join(f"{name} {_mb(size)}" for name, size in biggest) + ".",
         todo="Remove dependencies the function does not need, or use a container image.",
     )
@@ -276,7 +276,7 @@ def _mb(count: int) -> str:
 def _check(settings: PackageSettings) -> None:
     if settings.python not in PYTHONS:
         raise errors.UsageError(
-            f"Lambda runs no Python {settings.python} that onefold runs on.", todo=f"Use one of {', '.join(PYTHONS)}."
+            f"Lambda and onefold do not both run on Python {settings.python}.", todo=f"Use one of {', '.join(PYTHONS)}."
         )
     if settings.requirements is not None and not settings.requirements.is_file():
         raise errors.NotFoundError(

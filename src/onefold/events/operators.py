@@ -68,7 +68,7 @@ def refused(reason: str, path: Sequence[str], meaning: str = "") -> UsageError:
     """The error of a pattern that is not valid.
 
     Args:
-        reason: EventBridge's text. path: where. meaning: an explanation in our words.
+        reason: EventBridge's text. path: where in the pattern. meaning: an explanation in our words.
     """
     at = f"It is at {'.'.join(path)[:200]}." if path else ""
     return UsageError(
@@ -299,7 +299,7 @@ def _compares(how: Callable[[float, float], bool], bound: float, value: object) 
 
 
 def double(number: Any) -> float:
-    """A number as a double; an infinity if it is out of range, which JSON has no other way to write."""
+    """A number as a double; infinity if it is out of range, as JSON cannot write infinity itself."""
     try:
         return float(number)
     except OverflowError:

@@ -127,7 +127,7 @@ def _check_files(settings: RunSettings) -> None:
         raise errors.NotFoundError(
             f"There is no data file {settings.data}.",
             meaning="The queue is expected in the database of `onefold serve`.",
-            todo="Start the server once, name its file with --data, or make file and queue with --create-queue.",
+            todo="Start the server once, name its file with --data, or create both with --create-queue.",
         )
 
 

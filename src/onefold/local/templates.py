@@ -77,7 +77,7 @@ async def plant(
     """Create what a template describes.
 
     Args:
-        topics: get the template's topics, with the queues that are subscribed to them.
+        topics: receives the template's topics, with the queues that are subscribed to them.
         parameters: values of the template's parameters, which override their defaults.
         inline: a folder for code from the template itself, or from a zip.
 
@@ -195,7 +195,7 @@ def _settings(function: FunctionFacts, inline: Path, facts: TemplateFacts) -> Fu
         if not (function.logical_id.isascii() and function.logical_id.isalnum()):  # it becomes a folder's name
             raise errors.UsageError(
                 f"{function.location}: {function.logical_id!r} is not a logical id.",
-                meaning="CloudFormation takes letters and digits only.",
+                meaning="CloudFormation accepts letters and digits only.",
                 todo="Rename the resource.",
             )
         folder = inline / function.logical_id

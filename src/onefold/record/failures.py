@@ -220,7 +220,7 @@ AWS_DOWN: Final = _names(
 AWS_PERMANENT: Final = _names(
     "ValidationException ValidationError ConditionalCheckFailedException InvalidParameterValue MissingParameter"
 )
-# Reasons of a TransactionCanceledException that a repetition can cure; any other reason makes it permanent.
+# Reasons of a TransactionCanceledException that another try can overcome; any other reason makes it permanent.
 AWS_CANCELLED_TRANSIENT: Final = _names(
     "None TransactionConflict ThrottlingError ProvisionedThroughputExceeded RequestLimitExceeded"
 )
@@ -276,7 +276,7 @@ _AWS: tuple[tuple[frozenset[str], Kind], ...] = (
     (AWS_PERMANENT, "permanent"),
 )
 _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
-_TEXT_CHARS_MAX = 8_192  # of an exception's own text, before anything reads it (design 12.3)
+_TEXT_CHARS_MAX = 8_192  # of an exception's own text, before anything reads it
 _RETRY_AFTER_CHARS_MAX = 100  # an HTTP date has 29
 _DEPTH_MAX = 8  # wrapped exceptions that are followed
 
@@ -348,7 +348,7 @@ def classify(
 
 
 def judge(error: BaseException, *, now_ms: int, lists: Lists | None = None, sent: Kind = "unknown") -> Ruling:
-    """The kind of a failure with the rule that decided. Never raises.
+    """The kind of a failure, and the rule that decided. Never raises.
 
     Args:
         error: what was raised.
@@ -383,7 +383,7 @@ def check_lists(lists: Lists, job: str) -> None:
                     todo='Give the class itself, or its dotted name, for example "stripe.CardError".',
                 )
             if isinstance(one, str) and "." not in one and not _is_exception_class(getattr(builtins, one, None)):
-                from difflib import get_close_matches  # imported only after a typing error
+                from difflib import get_close_matches  # imported only after a misspelling
 
                 known = [name for name in dir(builtins) if _is_exception_class(getattr(builtins, name))]
                 near = get_close_matches(one, known, n=1)

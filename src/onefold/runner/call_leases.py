@@ -218,7 +218,7 @@ class LeaseKeeper:
 
     def _log_failure(self, holds: list[Hold], now_ms: int, error: BaseException) -> None:
         if not isinstance(error, errors.OnefoldError):
-            text = "The leases of calls could not be renewed; they are tried again.\n%s"
+            text = "The leases of calls could not be renewed; this will be tried again.\n%s"
             _log.warning(text, error_text.trace_of(error, error_text.text_of).text)
         for hold in holds:
             if self._ends[hold] <= now_ms:

@@ -570,7 +570,7 @@ def check_parameters(function: Callable[..., Any], hints: Mapping[str, Any] | No
         raise errors.UsageError(
             f"{title} would be given the Context as its second parameter, {second}, which has no annotation.",
             meaning=meaning,
-            todo=f"Call it ctx or write {second.name}: onefold.Context, if it is; else {way}.",
+            todo=f"Call it ctx or write {second.name}: onefold.Context, if that is what it is; otherwise {way}.",
         )
     annotation = hints.get(second.name, Any)
     kinds = typing.get_args(annotation) or (annotation,)

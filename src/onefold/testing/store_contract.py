@@ -1,4 +1,4 @@
-"""What every Store must do, as tests: run for each of onefold's, and for any other implementation.
+"""What every Store must do, as tests that run against each of onefold's stores and any other implementation.
 
 Subclass `StoreContract` and set `self.store` to an empty store before each test; for a store that proves death, also
 define `end_owner`. `RecordAdminContract` does the same for the operator's verbs, with `self.records`. Stores read no

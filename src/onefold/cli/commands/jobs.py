@@ -1,8 +1,8 @@
-"""`onefold send`, `resume`, `check-payloads`, `names`: send to a job, resume one, check what waits, and who owns names.
+"""`onefold send`, `resume`, `check-payloads`, `names`: send to a job, resume one, check what waits, give names.
 
-Parsing and drawing; `admin/jobs.py` does the work. Never here: making messages, when a job pauses (`record/breaker.py`).
-Invariants: what `send` prints was accepted durably, and checked against the job's type before; a job that was not paused is
-left unchanged, and `resume` reports that; a name is handed over only by name, or with all of one app's.
+They parse and print; `admin/jobs.py` does the work. Never here: making messages, when a job pauses (`record/breaker.py`).
+Invariants: what `send` prints was checked against the job's type and then accepted durably; a job that was not paused is
+left unchanged, and `resume` reports that; a name changes hands only if it is given itself, or with all names of its app.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ def _draw_receipt(receipt: Receipt, *, has_commit: bool) -> None:
                echo '{"order_id": "o-18"}' | onefold send shop:app book_courier - --delay 10m""",
 )
 @click.argument("words", metavar="[APP] JOB PAYLOAD", nargs=-1)
-@click.option("--delay", metavar="DURATION", help="Deliver it no sooner than this from now, for example 10m.")
+@click.option("--delay", metavar="DURATION", help="Deliver it after this time at the earliest, for example 10m.")
 @click.option(
-    "--run-at", metavar="INSTANT", help="Deliver it no sooner than this, for example 2026-12-24T06:00:00+01:00."
+    "--run-at",
+    metavar="INSTANT",
+    help="Deliver it at this time at the earliest, for example 2026-12-24T06:00:00+01:00.",
 )
 @click.option("--key", metavar="KEY", help="Use this key, not the one from the job's rule.")
 def send(words: tuple[str, ...], delay: str | None, run_at: str | None, key: str | None) -> Answer:
@@ -136,7 +138,7 @@ def check_payloads(words: tuple[str, ...], limit: int) -> Answer:
 
 
 def draw_survey(survey: PayloadSurvey, found: target.Target) -> None:
-    """Draw what a release would do with the messages in the queues."""
+    """Print what a release would do with the messages in the queues."""
     if survey.jobs:
         columns = [Column("job"), Column("queue"), Column("messages", right=True), Column("upgraded", right=True)]
         rows = [
@@ -154,7 +156,7 @@ def draw_survey(survey: PayloadSurvey, found: target.Target) -> None:
             line(f"... and {survey.unfit_count - len(survey.unfit):,} more.")
     draw_stranded(survey)
     for queue in survey.unread:
-        line(f"Not looked at: {queue}, whose messages only a receive shows.", "dim")
+        line(f"Not looked at: {queue}, whose messages can only be seen by receiving them.", "dim")
     if not survey.is_whole:
         line(f"Looked at the first {survey.looked_at:,} messages only; see --limit.", "dim")
     if survey.fits and survey.jobs:
@@ -165,12 +167,12 @@ def draw_survey(survey: PayloadSurvey, found: target.Target) -> None:
 
 
 def draw_stranded(survey: PayloadSurvey) -> None:
-    """Draw the names that no job has any more, and the key rules that have changed."""
+    """Print the names that no job has any more, and the key rules that have changed."""
     for stranded in survey.stranded:
         line()
         render.fold(
             f"The app has worked under the name {stranded!r}, and no job of it has that name. If it was renamed, declare "
-            f"aliases=[{stranded!r}]: else its records no longer count, and its messages are left where they are.",
+            f"aliases=[{stranded!r}]: otherwise its records no longer count, and its messages are left where they are.",
             "! ",
             "  ",
         )

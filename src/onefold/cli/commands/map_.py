@@ -1,6 +1,6 @@
 """`onefold map`: runs over the items of a file: start, list, show, resume, redrive, stop.
 
-Parsing, asking and drawing; `admin/maps.py` does the work. Never here: driving a run step by step, reading files.
+It parses, asks and prints; `admin/maps.py` does the work. Never here: driving a run step by step, reading files.
 Invariant: an interrupt does not change the run; the output says how to show it again.
 """
 
@@ -54,7 +54,7 @@ def start(words: tuple[str, ...], items: str | None, run: str, here: bool, detac
     """Start a run over the items of a file, and watch it.
 
     Workers of the app process its items, and one of them drives the run; any of them can be killed. The whole file is
-    read once before anything is sent, so that a fault of the file as a whole is found before anything has changed.
+    read once before anything is sent, so that an error in the file as a whole is found before anything has changed.
     """
     app, name, again = _app(words, "MAP")
 
@@ -168,7 +168,7 @@ def _draw_left(run: str, again: str, *, here: bool) -> None:
         line(render.joined(f"{run}: ", "no longer driven here. Items that were sent are still done; no more are sent."))
         steps = [f"onefold map resume {run}   (to continue)"]
     else:
-        line(render.joined(f"{run}: ", "no longer watched. It continues, and workers do its items."))
+        line(render.joined(f"{run}: ", "no longer watched. It continues, and workers process its items."))
         steps = [f"onefold map show {run}   (to look again)", f"onefold map stop {run}   (to send no more items)"]
     render.todo(steps, again)
 

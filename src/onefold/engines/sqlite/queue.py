@@ -80,9 +80,9 @@ class SqliteQueue:
     Args:
         engine: the file.
         catalogue: the file's queues.
-        name: of the queue.
+        name: the queue's name.
         owner: returns the id of the receiving process; None when its death cannot be detected.
-        fifo: its type.
+        fifo: whether it is a FIFO queue.
     """
 
     capabilities = CAPABILITIES

@@ -69,7 +69,7 @@ class QueueRow(Struct, frozen=True, kw_only=True):
     ahead_ms: Callable[[], int] = lambda: 0
 
     def expired_at_ms(self, now_ms: int) -> int:
-        """The instant of which holds: messages sent then or before have expired."""
+        """The latest instant such that messages sent at it or earlier have expired."""
         return self.jumps.expired_at_ms(now_ms, self.settings.retention_ms)
 
 

@@ -155,7 +155,7 @@ def _record(row: tuple) -> Record:  # type: ignore[type-arg]  # one type per col
 
 
 def _find(connection: sqlite3.Connection, idents: Iterable[bytes], jumps: Jumps = NO_JUMPS) -> dict[bytes, Record]:
-    """The stored records, expired ones included; with `jumps` they expire so much later."""
+    """The stored records, expired ones included; with `jumps` they expire that much later."""
     wanted = list(dict.fromkeys(idents))
     found: dict[bytes, Record] = {}
     while wanted:
@@ -261,7 +261,7 @@ def write_in(connection: sqlite3.Connection, writes: Sequence[tuple[Hold, Outcom
 
 
 def _complete_all(connection: sqlite3.Connection, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> bool:
-    """Complete many runs in one statement, which takes half of the time; False: one of them cannot be, none was."""
+    """Complete many runs in one statement, in half of the time; False: one cannot be completed, so none was."""
     values = []
     for hold, outcome in writes:
         if type(outcome) is not Complete:
@@ -369,7 +369,7 @@ class SqliteStore:
     # -- Store ---------------------------------------------------------------------------------------------------------
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
-        """As `Store.claim`, all asks and their rows in one transaction; without one for a call that was made before.
+        """As `Store.claim`, all asks and their rows in one transaction; a repeated call may be answered without one.
 
         Raises:
             NotOnDisk: a sync failed; the claims were released.
