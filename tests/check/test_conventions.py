@@ -245,6 +245,13 @@ def test_markdown_shows_the_first_hundred_findings(here: Path) -> None:
     assert output.endswith("\n1 more are not shown.\n")
 
 
+def test_a_name_that_no_file_can_have_is_said(here: Path) -> None:
+    answer = run("a" * 300, "template.yaml")
+    assert answer.exit_code == 2
+    assert "There is no such file or directory" in " ".join(answer.output.split())
+    assert "DUP002" in answer.output
+
+
 def test_every_form_says_what_could_not_be_read(here: Path) -> None:
     (here / "bad.yaml").write_bytes(b"\x00")
     words = ("bad.yaml", "missing.yaml", "template.yaml", "--format")

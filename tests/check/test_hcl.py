@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -219,6 +220,7 @@ def test_json_that_is_bad_is_said_with_its_line(tmp_path: Path) -> None:
         "locals {\n  a = 999999999\n  timeout = local.j\n" + "".join(
             f"  {b} = local.{a} * local.{a}\n" for a, b in pairwise("abcdefghij")
         ) + "}\n",
+        f'locals {{\n  timeout = jsondecode("{"[" * 900}{"]" * 900}")\n}}\n',
         'locals {\n  timeout = replace(join("a", range(9000)), "a", join("b", range(9000)))\n}\n',
     ],
 )  # fmt: skip
@@ -233,6 +235,15 @@ def test_what_cannot_be_evaluated_is_not_known(tmp_path: Path, text: str) -> Non
     (tmp_path / "main.tf").write_text(shared + text)
     (tmp_path.parent / "secret").write_text("30")
     assert found(tmp_path) == ["LOS001 error"]
+
+
+def test_what_is_named_like_a_file_and_is_none_is_passed_over(tmp_path: Path) -> None:
+    copied("override", tmp_path, ("= 180", "= 60"))
+    (tmp_path / "a.tf").mkdir()
+    os.mkfifo(tmp_path / "b.tf")  # reading one waits for a writer
+    assert found(tmp_path) == ["DUP002 warning"]
+    shutil.copy(Path(__file__).parent / "terraform" / "shop" / "plan.json", tmp_path)
+    assert "DUP002" in run(str(tmp_path / "plan.json")).output
 
 
 def test_too_much_to_evaluate_is_said(tmp_path: Path) -> None:
@@ -412,7 +423,10 @@ def test_code_that_terraform_leads_to_has_the_findings_of_its_template(tmp_path:
         ("a >= 30 && !(a % 7 == 0)", True), ("true || nothing", True), ("nothing && false", False),
         ("-a + 1 * 2 - 4 / 2", -30),
         ('a == 30 ? "b" : nothing', "b"), ('nothing ? "b" : "b"', "b"), ("1 == true", False), ("10 / 4", 2.5), ("l.1", 2),
-        ("m.k[0].z", 3), ("m.k[*].z", [3]), ("m.k.*.z", [3]), ('m["k"][0]["z"]', 3), ('"${l}"', [1, 2]),
+        ("m.k[0].z", 3), ("m.k[*].z", [3]), ("m.k.*.z", [3]), ("m.k.*.z[0]", 3),
+        ("m[*].k[0].z", [3]), ("null[*]", []), ("a[*]", [30]), ("nothing[*]", None),
+        ('tolist(toset(["b", "a", "b"]))', ["a", "b"]), ('max("10", "9")', 10), ('min("a", 1)', None),
+        ("[for k, x in { b = 1, a = 2 } : k]", ["a", "b"]), ('m["k"][0]["z"]', 3), ('"${l}"', [1, 2]),
         ('"x${a}y$${b}%%{c}"', "x30y${b}%{c}"),
         (r'"\"\n\u00e9\\"', '"\né\\'), ("[for i, x in l : i * x if x > 1]", [2]),
         ('{ for x in l : "k${x}" => x }', {"k1": 1, "k2": 2}),

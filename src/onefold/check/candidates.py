@@ -66,7 +66,7 @@ def candidates(paths: Sequence[Path]) -> Iterator[Candidate]:
     """
     seen: set[Path] = set()
     for path in paths:
-        if not path.exists():
+        if not os.path.exists(path):  # False also for a name that is too long
             raise UsageError(
                 f"There is no {path}.", todo="Name a template, a Python file, or a directory that has some."
             )
@@ -110,7 +110,8 @@ def _inside(directory: Path) -> Iterator[Candidate]:
             names += [os.path.join(folder, one) for one in inside]
             if len(names) > 50 * FILES_MAX:
                 break
-    paths = sorted(Path(one) for one in names)
+    kinds = {*TEMPLATES, PYTHON}
+    paths = sorted(one for one in map(Path, names) if (one.suffix in kinds or is_hcl(one.name)) and one.is_file())
     for root in _terraform([one for one in paths if is_hcl(one.name)]):
         if not any(one.parent == root and one.suffix == ".json" and _mentions(one, _PLAN_MARK) for one in paths):
             yield Candidate(root, directory, False, True)
@@ -118,7 +119,7 @@ def _inside(directory: Path) -> Iterator[Candidate]:
         if is_hcl(path.name):
             continue
         mark = _TEMPLATE_MARK if path.suffix in TEMPLATES else _PYTHON_MARK if path.suffix == PYTHON else None
-        if mark is not None and path.is_file() and not _is_of_tests(path, directory) and _mentions(path, mark):
+        if mark is not None and not _is_of_tests(path, directory) and _mentions(path, mark):
             yield Candidate(path, directory, False)
 
 

@@ -22,7 +22,7 @@ from onefold.check.hcl_values import (
     NUMBER_MAX,
     TEXT_MAX,
     OfLoop,
-    Split,
+    Splat,
     called,
     flag_of,
     followed,
@@ -306,7 +306,7 @@ class _Expressions:
             return unknown("a loop over what is not known", many)
         names = [word(one) for one in intro[:-1]]
         self._evaluator.made(len(many) * len(scope.names))
-        pairs = list(many.items() if isinstance(many, dict) else enumerate(many))
+        pairs = sorted(many.items()) if isinstance(many, dict) else list(enumerate(many))
         made: list[tuple[Any, Any]] = []
         for key, value in pairs:
             inside = scope.beside(**({names[0]: key, names[1]: value} if len(names) == 2 else {names[0]: value}))
@@ -334,18 +334,17 @@ class _Expressions:
                     break
                 case "expr_term" if len(inner) == 1:
                     node = inner[0]
-                case "get_attr_expr_term":
-                    steps.append(word(nodes(inner[1])[0]))
-                    node = inner[0]
-                case "index_expr_term":
-                    steps.append(self._index(inner[1], scope))
+                case "get_attr_expr_term" | "index_expr_term":
+                    steps.append(self._step(inner[1], scope))
                     node = inner[0]
                 case "attr_splat_expr_term" | "full_splat_expr_term":
-                    after = [
-                        word(nodes(one)[0]) if one.data == "get_attr" else self._index(one, scope)
-                        for one in nodes(inner[1])
-                    ]  # fmt: skip
-                    steps += [*reversed(after), Split]
+                    after = nodes(inner[1])
+                    is_full = node.data == "full_splat_expr_term"
+                    ends = next(
+                        (at for at, one in enumerate(after) if one.data == "braces_index" and not is_full), None
+                    )
+                    found = [self._step(one, scope) for one in after]
+                    steps += [*reversed(found[ends:] if ends is not None else ()), Splat(found[:ends])]
                     node = inner[0]
                 case _:
                     return followed(self.value(node, scope), steps[::-1])
@@ -355,13 +354,15 @@ class _Expressions:
             return followed(scope.names[root], steps)
         return self._names.named(root, steps, scope)
 
-    def _index(self, index: Tree[Token], scope: Scope) -> Any:
-        if index.data == "short_index":
-            return int(word(index).lstrip("."))
-        value = self.value(nodes(index)[0], scope)
+    def _step(self, step: Tree[Token], scope: Scope) -> Any:
+        if step.data == "get_attr":
+            return word(nodes(step)[0])
+        if step.data == "short_index":
+            return int(word(step).lstrip("."))
+        value = self.value(nodes(step)[0], scope)
         if not isinstance(value, Perhaps):
             return value
-        written = word(nodes(index)[0])
+        written = word(nodes(step)[0])
         self._evaluator.made(len(written))
         return OfLoop if re.sub(r"\s", "", written) in ("each.key", "each.value", "count.index") else value
 

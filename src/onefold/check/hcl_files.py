@@ -76,10 +76,9 @@ def blocks_in(folder: Path) -> dict[str, list[HclBlock]]:
         StorageError: a file cannot be read.
         UsageError: a file is not HCL or JSON, or one of the bounds is passed; python-hcl2 is not installed.
     """
-    files = [one for one in _listed(folder) if is_hcl(one.name)]
     found: dict[str, list[HclBlock]] = {}
     size = 0
-    for file in sorted(files, key=lambda one: (_overrides(one), one.name)):
+    for file in sorted(files_in(folder), key=lambda one: (_overrides(one), one.name)):
         size += file.stat().st_size
         if size > BYTES_MAX:
             raise UsageError(f"The files in {folder} are larger than {BYTES_MAX} bytes.", todo="Check a plan of them.")
@@ -90,6 +89,15 @@ def blocks_in(folder: Path) -> dict[str, list[HclBlock]]:
             else:
                 same.append(one)
     return found
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files of a directory that Terraform reads as one.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    return [one for one in _listed(folder) if is_hcl(one.name)]
 
 
 def values_in(folder: Path) -> dict[str, Expression]:

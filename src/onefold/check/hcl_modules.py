@@ -22,12 +22,12 @@ from typing import Any, Final
 from msgspec import Struct
 
 from onefold.check.hcl_expressions import Evaluator, Scope
-from onefold.check.hcl_files import Expression, HclBlock, blocks_in, expression_of, is_hcl, values_in, word
+from onefold.check.hcl_files import Expression, HclBlock, blocks_in, expression_of, files_in, values_in, word
 from onefold.check.hcl_values import (
     TEXT_MAX,
     Named,
     OfLoop,
-    Split,
+    Splat,
     followed,
     targets_in,
     unknown,
@@ -61,7 +61,7 @@ def plan_in(folder: Path) -> Plan:
     tree = _Tree(folder)
     root = _Module(tree, "", folder, ".", values_in(folder))
     resources = {one.address: one for one in root.planned()}
-    files = sorted((one for one in folder.iterdir() if is_hcl(one.name)), key=lambda one: (one.name != "main.tf", one))
+    files = sorted(files_in(folder), key=lambda one: one.name != "main.tf")
     return Plan(
         file=str(files[0]) if files else str(folder),
         text=files[0].read_text(encoding="utf-8-sig", errors="replace") if files else "",
@@ -333,8 +333,8 @@ class _Module:
         whole = PlanTarget(address, "")
         if not steps:
             return Named(whole, lambda more: self._attribute(block, address, scope, more))
-        if steps[0] is Split:
-            return [self._attribute(block, address, scope, steps[1:])]
+        if isinstance(steps[0], Splat):
+            return followed([self._attribute(block, address, scope, steps[0].steps)], steps[1:])
         if not isinstance(steps[0], str):
             return unknown(f"a part of {address} that is not known", whole)
         kind, name = block.labels[0], steps[0]
@@ -356,8 +356,8 @@ class _Module:
         def follow(steps: Sequence[Any]) -> Any:
             if child is None:
                 return unknown(f"{address} is not read here")
-            if steps and steps[0] is Split:
-                return [follow(steps[1:])]
+            if steps and isinstance(steps[0], Splat):
+                return followed([follow(steps[0].steps)], steps[1:])
             if not steps or not isinstance(steps[0], str):
                 return Named(None, follow)
             return self._tree.evaluator.measured(followed(child.output(steps[0]), steps[1:]))

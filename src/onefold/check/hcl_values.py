@@ -27,8 +27,13 @@ ITEMS_MAX: Final = 10_000  # ours: values in a value, of which a text counts as 
 LEVELS_MAX: Final = 100  # ours: of values in a value
 _TEXT_OF_ONE: Final = 64
 _VERB: Final = re.compile(r"%(?:%|[sdqv])")
-Split: Final = object()  # the step of `[*]`
 OfLoop: Final = object()  # an index by the key of a loop over something that is not known
+
+
+class Splat(Struct, frozen=True):
+    """The step `[*]` or `.*`, with those after it that are of each value and not of the list that is made."""
+
+    steps: Sequence[Any]
 
 
 class Named(Struct, frozen=True):
@@ -117,11 +122,12 @@ def followed(value: Any, steps: Sequence[Any]) -> Any:
     for at, step in enumerate(steps):
         if isinstance(value, Named):
             return value.follow(steps[at:])
-        if step is Split:
-            many = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else None
-            if many is None:
+        if isinstance(step, Splat):
+            if isinstance(value, (PlanTarget, Perhaps, Pieces, Encoded)):
                 return unknown("a part of what is not known", value)
-            return [followed(one, steps[at + 1 :]) for one in many]
+            many = value if isinstance(value, list) else [] if value is None else [value]
+            value = [followed(one, step.steps) for one in many]
+            continue
         has_name = isinstance(value, dict) and isinstance(step, str) and step in value
         if has_name or (isinstance(value, list) and type(step) is int and -1 < step < len(value)):
             value = value[step]
@@ -204,6 +210,13 @@ def _formatted(form: str, *values: Any) -> Any:
     return _VERB.sub(one, form)
 
 
+def _number(value: Any) -> Any:
+    number = number_of(value)
+    if isinstance(number, Perhaps):
+        raise TypeError
+    return number
+
+
 def _items(value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise TypeError
@@ -270,7 +283,7 @@ def _as_set(values: list[Any]) -> Any:
     many = values[0] if len(values) == 1 else None
     if not isinstance(many, list):
         return unknown("a set of what is not known", *values)
-    return list(dict.fromkeys(many)) if all(isinstance(one, str) for one in many) else many
+    return sorted(set(many)) if all(isinstance(one, str) for one in many) else many
 
 
 def _element(given: list[Any]) -> Any:
@@ -325,7 +338,9 @@ _LOOSE: Final[Mapping[str, Callable[[list[Any]], Any]]] = {  # also of values th
     "values": _values,
 }  # fmt: skip
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
-    "abs": abs, "ceil": math.ceil, "floor": math.floor, "max": max, "min": min,
+    "abs": lambda one: abs(_number(one)), "ceil": lambda one: math.ceil(_number(one)),
+    "floor": lambda one: math.floor(_number(one)), "max": lambda *many: max(map(_number, many)),
+    "min": lambda *many: min(map(_number, many)),
     "compact": lambda many: [one for one in _items(many) if one not in (None, "")],
     "contains": lambda many, one: one in _items(many), "distinct": lambda many: list(dict.fromkeys(_items(many))),
     "endswith": str.endswith, "format": _formatted, "join": _joined, "jsondecode": json.loads, "lower": str.lower,

@@ -49,7 +49,7 @@ def written_in(folder: Path) -> dict[str, dict[str, Written]]:
     """The resources in the files of a directory, `aws_sqs_queue.orders`, each with its arguments; itself is under ""."""
     found: dict[str, dict[str, Written]] = {}
     try:
-        files = sorted(folder.glob("*.tf"))[:FILES_MAX]
+        files = sorted(one for one in folder.glob("*.tf") if one.is_file())[:FILES_MAX]
         for file in files:
             if file.stat().st_size <= FILE_BYTES_MAX:
                 found |= _resources(str(file), file.read_text(encoding="utf-8-sig"))

@@ -6,6 +6,7 @@ account that was named, to read.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,10 +114,9 @@ def command(
     documents |= found
     broken += denied
     files = [Path(one) for one in words if one not in (*apps, *accounts)]
-    broken += [
-        Unread(str(one), "There is no such file or directory.", "Name one.") for one in files if not one.exists()
-    ]
-    paths = (*(one for one in files if one.exists()), *modules)
+    missing = [one for one in files if not os.path.exists(one)]
+    broken += [Unread(str(one), "There is no such file or directory.", "Name one.") for one in missing]
+    paths = (*(one for one in files if one not in missing), *modules)
 
     def looked() -> CheckedInput:
         found = check(
@@ -250,7 +250,7 @@ def _about_rules(explain: str | None) -> Answer:
 
 def _is_app(word: str) -> bool:
     """Whether an argument is `module:attribute`, and no file is called that."""
-    if Path(word).exists():
+    if os.path.exists(word):
         return False
     from onefold.cli import target  # templates need none of what opens apps
 
