@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -30,9 +33,10 @@ LOOKS = (
 # As another user where this one may do everything; what the command imports is there before rights are given up.
 AS_READER = f"""
 import os, sys
-import onefold.cli.main as main, rich.table, rich.live, onefold.engines.sqlite.engine
+import concurrent.futures.thread, encodings.idna, rich.table, rich.live, onefold.engines.sqlite.engine
+import onefold.cli.main as main
 from onefold.cli.program import program
-commands = ("status", "why", "held", "stuck", "dlq", "queue", "runs", "resume", "names", "reconcile", "map")
+commands = ("status", "why", "held", "stuck", "dlq", "queue", "runs", "resume", "names", "reconcile", "map", "web")
 [program.get_command(None, name) for name in commands]
 if os.getuid() == 0:
     os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
@@ -70,10 +74,33 @@ def app(folder: Path) -> Iterator[onefold.App]:
     made.close()
 
 
+# Says how many messages wait, at the beginning and after each line on its input.
+COUNT = f"""
+import os, sys
+from onefold.admin.session import open_session
+session = None
+if os.getuid() == 0:
+    import onefold.engines.sqlite.engine
+    os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+session = open_session(sys.argv[1], actor="reader", read_only=True)
+print(session.engine.queues.open("orders").depth().visible, flush=True)
+for _ in sys.stdin:
+    print(session.engine.queues.open("orders").depth().visible, flush=True)
+"""
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("ONEFOLD")}
+
+
+def as_reader(folder: Path, words: str) -> list[str]:
+    return [sys.executable, "-c", AS_READER, *words.split(), "--url", f"sqlite:///{folder}/shop.db"]
+
+
 def look(folder: Path, words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", AS_READER, *words.split(), "--url", f"sqlite:///{folder}/shop.db"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ONEFOLD")}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    return subprocess.run(
+        as_reader(folder, words), capture_output=True, text=True, timeout=60, check=False, env=environment()
+    )
 
 
 def protect(folder: Path) -> None:
@@ -121,19 +148,101 @@ def test_who_may_only_read_is_told_so_when_something_is_to_be_written(folder: Pa
 
 
 @pytest.mark.slow
+def test_who_may_only_read_is_told_so_while_a_worker_has_the_file_open(folder: Path, app: onefold.App) -> None:
+    assert (folder / "shop.db-wal").exists()
+    protect(folder)
+    done = look(folder, "resume book")
+    assert done.returncode == 1
+    assert f"{folder}/shop.db-wal cannot be opened for writing: Permission denied." in done.stderr
+    assert "Check that this user may write the file and its folder." in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_open", [True, False])
+def test_reading_is_enough_for_a_page_that_changes_nothing(folder: Path, app: onefold.App, is_open: bool) -> None:
+    if not is_open:
+        app.close()
+    protect(folder)
+    command = as_reader(folder, "web --read-only --port 0")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as page:
+        try:
+            assert page.stdout is not None
+            opens = re.match(r"Open  (\S+)/\?token=(\S+)", page.stdout.readline())
+            assert opens is not None
+            asked = urllib.request.Request(f"{opens[1]}/api/status", headers={"Authorization": f"Bearer {opens[2]}"})
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                assert b'"orders"' in answer.read()
+        finally:
+            page.terminate()
+    assert page.returncode == 0
+
+
+@pytest.mark.slow
+def test_who_looks_for_long_sees_what_a_later_process_writes(folder: Path, app: onefold.App) -> None:
+    """SQLite does not see changes of a file that it opened without a log: `status --watch` would show the old numbers."""
+    app.close()
+    protect(folder)
+    command = [sys.executable, "-c", COUNT, f"sqlite:///{folder}/shop.db"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+    ) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "1\n"
+        if os.getuid() != 0:
+            folder.chmod(0o755)
+            (folder / "shop.db").chmod(0o644)
+        later = onefold.App("shop", url=f"sqlite:///{folder}/shop.db")
+
+        @later.job(later.queue("orders"), key="{id}")
+        def book(order: dict[str, str]) -> None: ...
+
+        book.send({"id": "o-3"})
+        print("again", file=reader.stdin, flush=True)
+        assert reader.stdout.readline() == "2\n"  # it is in the log
+        later.close()
+        print("again", file=reader.stdin, flush=True)
+        assert reader.stdout.readline() == "2\n"
+        reader.stdin.close()
+
+
+@pytest.mark.slow
+def test_a_full_disk_does_not_keep_anybody_from_looking(folder: Path, app: onefold.App) -> None:
+    """SQLite makes the log's index even to read, when no process has the file open. Here no file can grow."""
+    app.close()
+    for words in LOOKS:
+        done = subprocess.run(
+            [sys.executable, "-m", "onefold", *words.split(), "--url", f"sqlite:///{folder}/shop.db"],
+            capture_output=True, text=True, timeout=60, check=False, env=environment(),
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+        )  # fmt: skip
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+
+
+@pytest.mark.slow
+def test_a_damaged_file_that_may_only_be_read_is_said_to_be_damaged(folder: Path, app: onefold.App) -> None:
+    app.close()
+    whole = (folder / "shop.db").read_bytes()
+    (folder / "shop.db").write_bytes(whole[:4096] + bytes(range(256)) * ((len(whole) - 4096) // 256))
+    protect(folder)
+    done = look(folder, "status")
+    assert done.returncode == 1
+    assert f"{folder}/shop.db is not a usable database" in done.stderr
+
+
+@pytest.mark.slow
 def test_reading_is_enough_to_see_that_queues_are_as_declared(folder: Path, app: onefold.App) -> None:
     text = f"import onefold\napp = onefold.App('shop', url='sqlite:///{folder}/shop.db')\nqueue = app.queue('orders')\n"
     for name, more in (("same", ""), ("other", ", visibility='9m'")):
         (folder / f"{name}.py").write_text(text.replace("('orders'", f"('orders'{more}"))
     app.close()
     protect(folder)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ONEFOLD")}
     done = []
     for name in ("same", "other"):
         command = [sys.executable, "-c", AS_READER, "queue", "apply", f"{name}:app", "--yes"]
         done.append(
             subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=60, check=False, env=environment
+                command, cwd=folder, capture_output=True, text=True, timeout=60, check=False, env=environment()
             )
         )
     assert (done[0].returncode, done[0].stdout) == (0, "All queues are as declared.\n"), done[0].stderr

@@ -196,7 +196,8 @@ class Target:
         """The engine, opened at first use."""
         if self._session is None:
             context = click.get_current_context()
-            read_only = bool(getattr(context.command, "read_only", False) or context.params.get("dry_run"))
+            asked = context.params.get("dry_run") or context.params.get("read_only")
+            read_only = bool(getattr(context.command, "read_only", False) or asked)
             jobs = jobs_of(self.app) if self.app is not None else None
             if self.app is not None and not read_only:
                 self._session = AdminSession(self.app.runtime(), actor=actor(), jobs=jobs)

@@ -14,7 +14,8 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from contextlib import closing
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar
 from urllib.parse import quote
 
 from onefold import errors, forks, limits, owner_process, private_files
@@ -26,15 +27,15 @@ from onefold.engines.sqlite.callers import CallersDatabase
 from onefold.engines.sqlite.commit import SqliteCommit
 from onefold.engines.sqlite.connection import writers_of
 from onefold.engines.sqlite.database import Database
-from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings
+from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings, OpenFile
 from onefold.engines.sqlite.ledger import SqliteLedger
 from onefold.engines.sqlite.migrations import migrate
 from onefold.engines.sqlite.processes import FileRenewalMark, Presence, SocketWaiter, Wakeup, are_dead
 from onefold.engines.sqlite.readers import Readers
-from onefold.engines.sqlite.refusals import primary, translate
+from onefold.engines.sqlite.refusals import DiskFull, primary
 from onefold.engines.sqlite.state import SqliteArchive, SqliteState, sweep_archive_in
 from onefold.engines.sqlite.store import SqliteStore, dead_owners
-from onefold.engines.sqlite.turn import Patience
+from onefold.engines.sqlite.turn import Patience, Run
 from onefold.interrupts import ignored
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import EffectTransaction, Ledger, State, Store
     from onefold.outside import Clock, Entropy
 
+T = TypeVar("T")
 
 _SWEEP_MS = 5_000  # how often the sweep looks for expired messages and records
 _SWEEP_ROWS = 2_000  # records checked in one step, which holds the write lock for some milliseconds
@@ -63,7 +65,8 @@ class SqliteEngine:
         owner: id of this process; stored in its leases.
         url: as the user wrote it.
         settings: options of the file.
-        read_only: nothing will be written, so a file that this user is only allowed to read is opened read-only.
+        read_only: nothing will be written, so a file that this user is only allowed to read, or that a full disk keeps from
+            being opened for writing, is opened read-only.
 
     Raises:
         StorageError: the file cannot be used. StorageBusy: another process holds it.
@@ -85,8 +88,9 @@ class SqliteEngine:
         self.provisioned = False
         self._owner, self._entropy = owner, entropy
         written_ms = 0 if path == ":memory:" else filetime.written_at_ms(path)
-        reads = read_only and is_only_readable(path)
-        self.database = ReadOnlyDatabase(path, clock) if reads else CallersDatabase(path, clock, settings=settings)
+        opened = opened_to_read if read_only else CallersDatabase
+        self.database: Database = opened(path, clock, settings=settings)
+        reads = isinstance(self.database, ReadOnlyDatabase)
         self._clock = self.database.clock
         try:
             migrate(self.database, adopts=settings.adopts)
@@ -402,8 +406,17 @@ _BUSY_S = 10.0
 # -- reading somebody else's file -----------------------------------------------------------------------------------
 
 # To read a file SQLite needs its log and the log's index (`-wal`, `-shm`). If it can neither find nor create them (the
-# last process has closed the file, and we may not write to the folder), the file is complete without a log and is
-# opened as immutable: that is right unless a process begins to write at that moment.
+# last process has closed the file, and we may not write to the folder, or its disk is full), the file is complete
+# without a log and is opened as immutable: that is right unless a process begins to write at that moment. SQLite never
+# looks again whether an immutable file has changed, so each read opens it anew (`status --watch`, `web --read-only`).
+
+
+def opened_to_read(path: str, clock: Clock, *, settings: FileSettings) -> Database:
+    """The file as writers open it, or read-only if that cannot be. Arguments and errors as for `Database`."""
+    if not is_only_readable(path):
+        with ignored(DiskFull):
+            return CallersDatabase(path, clock, settings=settings)
+    return ReadOnlyDatabase(path, clock)
 
 
 def is_only_readable(path: str) -> bool:
@@ -412,6 +425,13 @@ def is_only_readable(path: str) -> bool:
     return os.path.exists(real_path) and not (
         os.access(real_path, os.W_OK) and os.access(os.path.dirname(real_path), os.W_OK)
     )
+
+
+_WITHOUT_INDEX: Final = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
+
+class _NoIndex(Exception):
+    """The file has no log, and SQLite cannot make the index of one."""
 
 
 class ReadOnlyDatabase(Database):
@@ -428,10 +448,12 @@ class ReadOnlyDatabase(Database):
         self, path: str, clock: Clock
     ) -> None:  # opens no connection that writes: the base class's constructor is not called
         self.path, self.real_path = path, os.path.realpath(path)
+        self._uri = f"file:{quote(self.real_path)}?mode=ro"
         self.clock = steady(clock)
         self.in_memory, self.notes_time = False, False
         self._closed, self._held_by, self._opened = False, None, None
         self.patience = Patience(0)  # readers never wait
+        self._file = OpenFile(path)
         self._readers = Readers(self._connect_reader, self._check_open)
         if not os.access(self.real_path, os.R_OK):
             raise errors.StorageError(
@@ -439,21 +461,34 @@ class ReadOnlyDatabase(Database):
                 todo="Look as its owner, or let this user read it and its -wal and -shm.",
             )
 
-    def _connect_reader(self) -> sqlite3.Connection:
-        uri = f"file:{quote(self.real_path)}?mode=ro"
+    def read(self, run: Run[T]) -> T:
+        """As `Database.read`."""
         try:
-            return _connected(uri)
+            return super().read(run)
+        except _NoIndex:
+            with closing(self._translated(lambda: _connected(f"{self._uri}&immutable=1"))) as connection:
+                return self._translated(lambda: run(connection))
+
+    def _connect_reader(self) -> sqlite3.Connection:
+        """Open it with its log.
+
+        Raises:
+            StorageError: it cannot be read. _NoIndex: there is no log, and its index cannot be made.
+        """
+        try:
+            return _connected(self._uri)
         except sqlite3.Error as error:
-            if primary(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
-                raise translate(error, self.path) from error
+            if primary(error) not in _WITHOUT_INDEX:
+                raise
             log = f"{self.real_path}-wal"
             if os.path.exists(log) and os.path.getsize(log):
                 raise errors.StorageError(
                     f"{self.path} cannot be read: the last of what was written is in {log}, and SQLite answered: {error}.",
-                    meaning="This user may not read the log, or its index (-shm), or cannot make one in the folder.",
+                    meaning="This user may not read the log, or its index (-shm), or cannot make one in the folder; or the "
+                    "disk is full.",
                     todo="Look as the file's owner, or copy the file and its -wal to a folder of your own and look there.",
                 ) from error
-        return _connected(f"{uri}&immutable=1")
+            raise _NoIndex from error
 
     def _refuse(self) -> NoReturn:
         raise errors.StorageError(

@@ -29,6 +29,7 @@ from itertools import count
 from typing import Final
 
 from onefold import errors, forks
+from onefold.engines.sqlite.refusals import translate
 from onefold.interrupts import ignored, let_through
 
 _STEP_BYTES: Final = 256 * 1024
@@ -48,13 +49,17 @@ class Log:
         failure: the error of an earlier failed sync of this process, which also holds after a fork.
 
     Raises:
-        OSError: it cannot be opened.
+        StorageError: it cannot be opened for writing. StorageBusy: there is no file descriptor left.
     """
 
     def __init__(self, path: str | None, failure: str | None = None) -> None:
         self._path = path
         if path is not None:
-            self._file = io.FileIO(path, "r+")  # not a bare descriptor: closed even if a signal handler raises
+            try:
+                self._file = io.FileIO(path, "r+")  # not a bare descriptor: closed even if a signal handler raises
+            except OSError as error:  # SQLite opens a log that this user may only read
+                let_through(error)
+                raise translate(error, path) from error
             self._close_file = weakref.finalize(self, _close, self._file, forks.OwnFile(self._file.fileno()))
             self._close_file.atexit = False
         self._tickets = count(1)  # numbers calls and syncs in one order

@@ -18,6 +18,7 @@ from onefold.interrupts import let_through
 _SCARCE: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 )  # transient: other processes release what they hold
+_NOT_WRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class DiskFull(errors.StorageBusy):
@@ -68,6 +69,8 @@ def translate(error: BaseException, path: str) -> BaseException:
     if isinstance(error, OSError):
         if error.errno in _SCARCE:
             return _without_room(path, error)
+        if error.errno in _NOT_WRITABLE:
+            return _not_writable(path, error.strerror)
         return errors.StorageError(
             f"{path} cannot be opened: {error.strerror or error}.", todo="Check the path and its permissions."
         )
@@ -104,11 +107,14 @@ def translate(error: BaseException, path: str) -> BaseException:
     if code == sqlite3.SQLITE_CANTOPEN and (scarce := _scarcity()) is not None:
         return _without_room(path, scarce)
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-        return errors.StorageError(
-            f"{path} cannot be opened for writing: {error}.",
-            todo="Check that this user may write the file and its folder.",
-        )
+        return _not_writable(path, error)
     return error
+
+
+def _not_writable(path: str, why: object) -> errors.StorageError:
+    return errors.StorageError(
+        f"{path} cannot be opened for writing: {why}.", todo="Check that this user may write the file and its folder."
+    )
 
 
 def _without_room(path: str, error: OSError) -> errors.StorageBusy:
