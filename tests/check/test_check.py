@@ -224,11 +224,26 @@ def test_no_program_that_a_repository_names_is_run(tmp_path: Path, where: str) -
     assert not ran.exists()
 
 
+@pytest.mark.parametrize("written", ["!Nope 10", "!Nope [10, {a: 1}]", "{Fn::Nope: 10}"])
+def test_an_unknown_function_makes_one_value_unknown_and_is_said_with_its_line(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "template.yaml"
+    text = (CORPUS / "wrong" / "published.yaml").read_text()
+    file.write_text(text.replace("MessageRetentionPeriod: 86400", f"MessageRetentionPeriod: {written}"))
+    answer = run(str(file))
+    assert answer.exit_code == 1
+    assert "DUP002" in answer.output
+    assert "LOS004" not in answer.output
+    line = file.read_text()[: file.read_text().index("Nope")].count("\n") + 1
+    assert f"Not looked at: the unknown function Fn::Nope in line {line}." in " ".join(answer.output.split())
+    assert "--parameter" not in answer.output
+    assert run(str(CORPUS / "wrong" / "published.yaml")).output.count("Not looked at") == 0
+
+
 @pytest.mark.parametrize(
     "content",
-    [b"\x00\x01binary", b"a: &x [*x]\nb: !Nope 1\n", b"{" * 5_000, b"- only\n- a list\n", "Res\xe9: 1".encode("latin-1"),
+    [b"\x00\x01binary", b"a: &x [*x]\n", b"{" * 5_000, b"- only\n- a list\n", "Res\xe9: 1".encode("latin-1"),
      b"Resources: {A: {Type: AWS::SQS::Queue}}\n" + b"#" * 2_000_000],
-    ids=["binary", "unknown tag", "deep", "a list", "not UTF-8", "too large"],
+    ids=["binary", "circle", "deep", "a list", "not UTF-8", "too large"],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_is_said_and_others_are_checked(tmp_path: Path, content: bytes) -> None:
     bad, wrong = tmp_path / "bad.yaml", CORPUS / "wrong" / "published.yaml"

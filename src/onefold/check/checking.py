@@ -20,7 +20,7 @@ from onefold.check.candidates import Candidate, candidates
 from onefold.check.code_facts import CodeHandler
 from onefold.check.collect_python import HandlerEntry, collect_python
 from onefold.check.collect_template import collect
-from onefold.check.documents import FILE_BYTES_MAX, read_document
+from onefold.check.documents import FILE_BYTES_MAX, read_document, unknown_functions
 from onefold.check.facts import Document, TemplateFacts
 from onefold.check.findings import SEVERITIES, Finding, Severity, is_remote
 from onefold.check.hcl_files import can_read_hcl
@@ -56,7 +56,7 @@ class CheckedInput(Struct, frozen=True, kw_only=True):
     """The result. `findings`: in the order of files and lines; those that are suppressed carry the reason.
 
     `files`: templates and plans. `apps`, `accounts`: documents from the caller. `python_files`: including those
-    found through templates and imports. `not_looked_at`: by file, a template's possible worlds (worlds.py) left out.
+    found through templates and imports. `not_looked_at`: by file, possible worlds (worlds.py) and unknown functions.
     """
 
     files: tuple[str, ...]
@@ -65,7 +65,6 @@ class CheckedInput(Struct, frozen=True, kw_only=True):
     python_files: tuple[str, ...] = ()
     findings: tuple[Finding, ...]
     unread: tuple[Unread, ...] = ()
-    left_out: Mapping[str, Sequence[str]] = {}
     not_looked_at: Mapping[str, Sequence[str]] = {}
 
     @property
@@ -247,10 +246,10 @@ class _Checking:
             self._suppressions.add_text(file, text)
         for facts in read:
             self._suppressions.add_metadata(facts.document)
-        left_out: dict[str, list[str]] = {}
+        not_looked_at: dict[str, tuple[str, ...]] = {}
         for one in inputs:
-            noted = left_out.setdefault(one.facts.file, [])
-            noted += [f"{each.location}: {each.type}: {each.why}" for each in one.facts.left_out]
+            if said := (*one.worlds.not_looked_at, *unknown_functions(one.input.document)):
+                not_looked_at[one.facts.file] = said
             findings |= self._in_order(self._in_worlds(one, collected.of_entries))
         found = [one for rule in self._rules if rule.in_code is not None for one in rule.in_code(collected.code)]
         findings |= self._in_order(found)
@@ -263,8 +262,7 @@ class _Checking:
             python_files=tuple(collected.code.texts),
             findings=tuple(findings.values()),
             unread=tuple(self._unread),
-            left_out=left_out,
-            not_looked_at={one.facts.file: one.worlds.not_looked_at for one in inputs if one.worlds.not_looked_at},
+            not_looked_at=not_looked_at,
         )
 
     def _of_suppressions(self) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ FILE_BYTES_MAX: Final = 1_048_576  # CloudFormation quotas: template body in S3,
 DEPTH_MAX: Final = 100  # ours; the deepest real templates have about 25
 VALUES_MAX: Final = 200_000  # ours, after aliases; a template of 1 MB without aliases stays under it
 CHARS_MAX: Final = 8 * FILE_BYTES_MAX  # ours, after aliases
-TAGS: Final = frozenset(
+FUNCTIONS: Final = frozenset(
     {
         *("And", "Base64", "Cidr", "Condition", "Contains", "EachMemberEquals", "EachMemberIn", "Equals", "FindInMap"),
         *("GetAtt", "GetAZs", "GetStackOutput", "If", "ImportValue", "Join", "Length", "Not", "Or", "Ref", "RefAll"),
@@ -46,8 +46,8 @@ def read_document(path: Path, text: str | None = None) -> Document:
 
     Raises:
         NotFoundError: the file does not exist.
-        UsageError: larger than 1 MiB, not UTF-8, neither YAML nor JSON, a key twice in one mapping, an unknown tag,
-            aliases that expand to more than the bounds above, or no mapping at the top.
+        UsageError: larger than 1 MiB, not UTF-8, neither YAML nor JSON, a key twice in one mapping, a tag that templates
+            do not have, aliases that expand to more than the bounds above, or no mapping at the top.
         StorageError: the file cannot be read.
     """
     text = _text(path) if text is None else text.removeprefix("\ufeff")
@@ -62,6 +62,22 @@ def read_document(path: Path, text: str | None = None) -> Document:
     reader = _Reader(str(path))
     data = reader.value(root, (), 0) if root is not None else None
     return Document(str(path), _mapping(data, str(path)), reader.lines, reader.spans, text)
+
+
+def unknown_functions(document: Document) -> Iterator[str]:
+    """Phrases for the functions that CloudFormation does not have, each with its line where that is known."""
+    level: list[tuple[PropertyPath, Any]] = [((), document.data)]
+    while level:
+        path, one = level.pop()
+        if isinstance(one, dict):
+            for key in one:
+                name = key.removeprefix("Fn::") if isinstance(key, str) and key.startswith("Fn::") else "Ref"
+                if name not in FUNCTIONS and not name.startswith("ForEach::"):
+                    line = document.line((*path, key))
+                    yield f"the unknown function Fn::{name:.80} in {f'line {line}' if line else path[-1] if path else 'it'}"
+            level += reversed([((*path, key), inner) for key, inner in one.items()])
+        elif isinstance(one, list):
+            level += reversed([((*path, at), inner) for at, inner in enumerate(one)])
 
 
 def _bound_depth(path: Path, events: Iterable[yaml.Event]) -> None:
@@ -174,8 +190,6 @@ class _Reader:
 
     def _tagged(self, node: yaml.Node, path: PropertyPath, depth: int) -> Any:
         name = node.tag[1:]
-        if name not in TAGS:
-            raise self._refused(node, f"has the unknown tag !{name}")
         key = name if name in {"Ref", "Condition"} else f"Fn::{name}"
         inner = node.value if isinstance(node, yaml.ScalarNode) else self._untagged(node, (*path, key), depth + 1)
         if name == "GetAtt" and isinstance(inner, str):

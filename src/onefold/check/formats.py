@@ -149,7 +149,7 @@ def _invocation(checked: CheckedInput, root: Path) -> dict[str, Any]:
 
 
 def not_looked_at(said: Sequence[str]) -> str:
-    """What of a template's possible worlds the findings say nothing about, as a sentence."""
+    """What the findings say nothing about, as a sentence."""
     more = f", and {len(said) - NAMED_MAX} more" if len(said) > NAMED_MAX else ""
     return f"Not looked at: {', '.join(said[:NAMED_MAX])}{more}."
 

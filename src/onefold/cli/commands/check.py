@@ -335,7 +335,7 @@ def _draw(checked: CheckedInput, *, offers: bool) -> None:
         render.todo([unread.todo])
     for file, said in checked.not_looked_at.items():
         line(f"{file}: {formats.not_looked_at(said)}", "dim")
-    if checked.not_looked_at:
+    if any(not one.startswith("the unknown function ") for said in checked.not_looked_at.values() for one in said):
         render.todo(["Name a case to look at it: --parameter NAME=VALUE"])
     statuses = [one.status for one in checked.findings]
     suppressed, known = statuses.count("suppressed"), statuses.count("baseline")
