@@ -48,7 +48,7 @@ def check_choice(value: object, allowed: Sequence[str], what: str) -> None:
         UsageError: the value is not allowed.
     """
     if value not in allowed:
-        from difflib import get_close_matches  # loaded only after a typing error
+        from difflib import get_close_matches  # loaded only after a misspelling
 
         near = get_close_matches(str(value), allowed, n=1)
         raise errors.UsageError(

@@ -161,7 +161,7 @@ def test_a_long_poll_is_answered_at_once_when_the_server_ends(tmp_path: Path) ->
         (["--account", "12"], "It has 12 digits."),
         (["--region", "a b"], "is not a region"),
         (["--function", "book"], "NAME=MODULE:FUNCTION"),
-        (["--parameter", "Stage=dev"], "--parameter is given, and no template"),
+        (["--parameter", "Stage=dev"], "--parameter is given without a template"),
         (["template.yaml", "--parameter", "Stage"], "is not NAME=VALUE"),
         (["main.tf", "--memory"], "is a Terraform file"),
         (["--data", "/dev/null/sqs.db"], "cannot be written"),

@@ -65,7 +65,7 @@ def test_a_lost_delete_and_its_story() -> None:
         bench.advance(30_000)
         (again,) = await bench.queues.receive("orders", 1)
         assert await bench.queues.delete("orders", [again.receipt]) == [True]
-        ended = "its visibility of 30 s ended at 12:00:30 after the fault before"
+        ended = "its visibility of 30 s ended at 12:00:30 after the previous fault"
         assert bench.story(first.message_id) == [
             "sent: sent",
             "received: received, hidden for 30 s",
@@ -84,7 +84,7 @@ def test_a_receiver_that_waits_is_given_the_copy() -> None:
         (first,), (copy,) = await asyncio.gather(*waiting)
         assert (copy.message_id, copy.receipt, copy.receive_count) == (first.message_id, first.receipt, 2)
         assert await bench.queues.delete("orders", [copy.receipt]) == [True]
-        assert "given once more" in bench.story(first.message_id)[3]
+        assert "delivered once more" in bench.story(first.message_id)[3]
 
     play(script, "deliver=2")
 

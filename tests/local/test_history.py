@@ -149,7 +149,7 @@ def test_a_receive_before_its_time_says_so() -> None:
     received(history, 2, NOON_MS + 4_100)
     assert sentences(history)[1:] == [
         "fault: its visibility ends after 4,100 ms",
-        "received for the 2nd time: 4.1 s into its visibility of 30 s, after the fault before; hidden for 30 s",
+        "received for the 2nd time: 4.1 s into its visibility of 30 s, after the previous fault; hidden for 30 s",
     ]
 
 
@@ -161,8 +161,8 @@ def test_a_lost_delete_is_part_of_the_story() -> None:
     history.record("orders", "m-1", "received", at_ms=NOON_MS + 30_001, receive_count=3, visible_ms=30_000, copy=1)
     assert sentences(history)[1:] == [
         "fault: the delete was answered and not done",
-        "received for the 2nd time: its visibility of 30 s ended at 12:00:30 after the fault before; hidden for 30 s",
-        "given once more: a copy of the receive before, with the same receipt",
+        "received for the 2nd time: its visibility of 30 s ended at 12:00:30 after the previous fault; hidden for 30 s",
+        "delivered once more: a copy of the previous receive, with the same receipt",
     ]
 
 
@@ -182,7 +182,7 @@ def test_a_receive_whose_past_left_the_ring() -> None:
     received(history, 1, NOON_MS)
     received(history, 2, NOON_MS + 31_000)
     assert sentences(history) == [
-        "received for the 2nd time (the receive before is no longer remembered); hidden for 30 s"
+        "received for the 2nd time (the previous receive is no longer remembered); hidden for 30 s"
     ]
 
 

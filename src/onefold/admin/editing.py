@@ -252,7 +252,7 @@ def _check_editable(session: AdminSession, message: Peeked) -> None:
     if others[-1:] and others[-1].message_id != message.message_id:
         raise errors.UsageError(
             f"Message {message.message_id} has others of its group {message.group!r} behind it in {message.queue}.",
-            meaning="On SQS an edit is a new message at the queue's end, so that the group's order would be lost. "
+            meaning="On SQS an edit is a new message at the queue's end, so the group's order would be lost. "
             "Nothing was changed.",
             todo="Delete it with `onefold dlq purge`, redrive the group with --idle, and send the corrected message.",
         )

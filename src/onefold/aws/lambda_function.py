@@ -56,7 +56,7 @@ class Adopting(Protocol):
         ...
 
 
-BREAKER_CACHE_MS: Final = 5_000  # a read of the store is a call here; another container's pause is seen this late
+BREAKER_CACHE_MS: Final = 5_000  # reading the store is a call here, so another container's pause is noticed this late
 FLUSH_MS_MAX: Final = 1_000  # our choice: an answer waits this long for slow sinks, at most half the time left
 _EMF: Final = "ONEFOLD_EMF"
 _IN_LAMBDA: Final = "AWS_LAMBDA_INITIALIZATION_TYPE"  # Lambda developer guide, "Defined runtime environment variables"

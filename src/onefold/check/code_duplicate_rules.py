@@ -29,7 +29,7 @@ _EACH_DELIVERY: Final = frozenset({"receipt-handle", "receive-count", "request-i
 
 
 def no_partial_answer(joined: Joined) -> Iterator[Finding]:
-    """DUP004. With the handler at hand not where it answers all the same (DUP006), or lets no failure out (LOS016)."""
+    """DUP004. Not if the handler is known to report failures anyway (DUP006), or to raise none (LOS016)."""
     others = {one.name for one, handler in joined.mapped() if handler.answer == "reports" or handler.swallowed}
     for finding in duplicate_rules.no_partial_answer(joined.model):
         if finding.resource not in others:

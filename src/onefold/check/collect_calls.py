@@ -166,7 +166,7 @@ def _attempts(written: ast.expr | None, module: Module, values: Values) -> int |
 
 
 def entries_of(node: ast.Call, name: str) -> list[ast.Dict]:
-    """The dictionary literals of a list argument, also of a list comprehension."""
+    """The dictionary literals of a list argument, which may be a list comprehension."""
     written = given(node, name)
     if isinstance(written, ast.ListComp):
         return [written.elt] if isinstance(written.elt, ast.Dict) else []

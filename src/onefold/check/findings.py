@@ -22,7 +22,7 @@ def is_remote(file: str) -> bool:
 
 
 def below(file: str, root: Path) -> str | None:
-    """The path of a document from a directory, with `/`; of an account what it is called; None where it is not below."""
+    """A document's path from a directory, with `/`; an account's name; None if the document is not below the directory."""
     if is_remote(file):
         return file
     path, above = Path(file).resolve(), root.resolve()
@@ -39,7 +39,7 @@ class FindingSource(Struct, frozen=True):
     end_column: int
 
     def __str__(self) -> str:
-        """`template.yaml:12:7`, the form that editors and terminals open; of an account what it is called."""
+        """`template.yaml:12:7`, the form that editors and terminals open; for an account, its name."""
         return self.file if is_remote(self.file) else f"{self.file}:{self.start_line}:{self.start_column}"
 
 
@@ -72,7 +72,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     Attributes:
         rule: its id, `DUP002`. message: one sentence with the values. arithmetic: one line for each step.
         source, resource, property_path: where; a resource is its logical id. related: the other sides.
-        fix: None where there is no single right value. suppressed: the reason written beside it; None where there is none.
+        fix: None if there is no single right value. suppressed: the reason written beside it; None if it is not.
         is_preview: it may still be wrong, and is reported only when asked for. is_known: it is in the baseline.
         condition_scenario: in which worlds of the template it holds, `Production is false`; "": in all. The message says it.
     """

@@ -100,7 +100,7 @@ def as_json(checked: CheckedInput, root: Path) -> str:
 
 
 def sarif(checked: CheckedInput, root: Path) -> str:
-    """SARIF 2.1.0, as GitHub's code scanning takes it."""
+    """SARIF 2.1.0, in the form that GitHub's code scanning accepts."""
     numbers = {rule.id: number for number, rule in enumerate(RULES)}
     log = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
@@ -149,7 +149,7 @@ def _invocation(checked: CheckedInput, root: Path) -> dict[str, Any]:
 
 
 def not_looked_at(said: Sequence[str]) -> str:
-    """What the findings say nothing about, as a sentence."""
+    """A sentence on what the findings do not cover."""
     more = f", and {len(said) - NAMED_MAX} more" if len(said) > NAMED_MAX else ""
     return f"Not looked at: {', '.join(said[:NAMED_MAX])}{more}."
 

@@ -1,12 +1,12 @@
-"""The possible worlds of a template: which combinations of its conditions there can be, that of the defaults first.
+"""The possible worlds of a template: the combinations of its conditions that can occur, that of the defaults first.
 
 A condition compares parameters with texts, and a parameter may be a key of a table in `Mappings`. Each parameter that a
-condition or table depends on takes its default, its allowed values, the texts it is compared with, and, where any text is
-allowed, one that is none of them. Two combinations in which the same conditions hold, with the same keys, are one world.
-A parameter that was given has its value in all of them; what the section Rules forbids is no world.
+condition or table depends on takes its default, its allowed values, the texts it is compared with, and, if any text is
+allowed, one that is none of these. Two combinations in which the same conditions hold, with the same keys, are one world.
+A parameter that was given has its value in all worlds; a combination that the section Rules forbids is not a world.
 
-Never here: what is in a template (collect_template.py). Invariants: a world is certainly possible, apart from what the
-pattern of a parameter allows; the number of worlds is bounded, and what was not looked at is counted and named.
+Never here: what is in a template (collect_template.py). Invariants: every world is possible, unless a parameter's pattern
+forbids it; the number of worlds is bounded, and those that were not looked at are counted and named.
 Source: CloudFormation user guide, Conditions, Parameters and Rules sections.
 """
 
@@ -27,14 +27,14 @@ from onefold.check.loops import LOOP
 from onefold.check.scope import FUNCTIONS, QUEUE, Scope
 
 WORLDS_MAX: Final = 32  # ours
-RESOURCES_MAX: Final = 3_000  # ours: of all worlds together, so that a large template takes not much longer
-CHARS_MAX: Final = 4_000_000  # ours, likewise
-TRIED_MAX: Final = 512  # ours: combinations, most of which are worlds that were seen before
-EVALUATED_MAX: Final = 100_000  # ours: values in conditions and parameters, in all that are tried
+RESOURCES_MAX: Final = 3_000  # ours: in all worlds together, so that a large template does not take much longer
+CHARS_MAX: Final = 4_000_000  # ours: the same for their text
+TRIED_MAX: Final = 512  # ours: combinations; most of them are worlds that were seen before
+EVALUATED_MAX: Final = 100_000  # ours: values in conditions and parameters, in all combinations that are tried
 TOLD_MAX: Final = 64  # ours: conditions by which worlds are told apart
 NAMED_MAX: Final = 5  # ours: conditions in an example
 COUNTED_MAX: Final = 10**15  # ours; Python writes no number of more than 4,300 digits
-VALUES_MAX: Final = 16  # ours: of one parameter
+VALUES_MAX: Final = 16  # ours: values of one parameter
 REGION: Final = "AWS::Region"
 _READ: Final = frozenset({QUEUE, MAPPING, CONNECTOR, ALIAS, *FUNCTIONS, *POLICIES, *ATTACHED, *AROUND})
 _ONLY_A_NAME: Final = re.compile(r"\$\{([A-Za-z0-9:]{1,255})\}")
@@ -45,8 +45,8 @@ class World(Struct, frozen=True, kw_only=True):
     """One combination.
 
     Attributes:
-        values: of parameters, where they are not their defaults; Unresolved: any but certain texts. region: where it is.
-        holds: whether each condition does, of those that are known.
+        values: the parameters' values, if not their defaults; Unresolved: any text but certain ones. region: its region.
+        holds: the conditions that are known, and whether each holds.
         shown: all values that are known, for people.
     """
 
@@ -57,13 +57,13 @@ class World(Struct, frozen=True, kw_only=True):
 
 
 class Worlds(Struct, frozen=True, kw_only=True):
-    """Those that are looked at, the one of the defaults first, and phrases that say what is not."""
+    """The worlds that are looked at, that of the defaults first, and phrases for those that are not."""
 
     looked_at: tuple[World, ...]
     not_looked_at: tuple[str, ...] = ()
 
     def only(self, readable: Collection[int]) -> Worlds:
-        """Those with these numbers; the others are said not to be looked at."""
+        """Only the worlds with these numbers; the others are reported as not looked at."""
         left = len(self.looked_at) - len(readable)
         if not left:
             return self
@@ -72,12 +72,12 @@ class Worlds(Struct, frozen=True, kw_only=True):
         return Worlds(looked_at=kept, not_looked_at=(said, *self.not_looked_at))
 
     def scenarios(self) -> Scenarios:
-        """What tells them apart."""
+        """What distinguishes the worlds."""
         return Scenarios(self.looked_at)
 
 
 class Scenarios:
-    """Says in which of some worlds something holds."""
+    """Describes the worlds in which something holds."""
 
     def __init__(self, worlds: Sequence[World]) -> None:
         self._worlds = worlds
@@ -94,7 +94,7 @@ class Scenarios:
         self._values = {name: those for name, those in values.items() if len(set(those)) > 1}
 
     def of(self, some: Collection[int]) -> str:
-        """In which of the worlds something holds, `Production is false`; "" for all of them.
+        """The worlds in which something holds, as a phrase: `Production is false`; "" for all of them.
 
         Args:
             some: their numbers.
@@ -111,7 +111,7 @@ class Scenarios:
         return said if not example or example == said else f"{said}, as when {example}"
 
     def _exactly(self, chosen: frozenset[int]) -> Iterator[str]:
-        """What is so in these worlds, and in no other: one condition, the values of one parameter, two conditions."""
+        """What holds in these worlds and in no other: one condition, the values of one parameter, or two conditions."""
         if chosen in self._conditions:
             yield self._conditions[chosen]
         for name, those in self._values.items():
@@ -127,7 +127,7 @@ def worlds_of(document: Document, parameters: Mapping[str, str], *, account: str
     """The worlds of a template.
 
     Args:
-        parameters: those that are given, the same in all worlds. account, region: of what is not given otherwise.
+        parameters: those that are given, the same in all worlds. account, region: unless the document gives others.
 
     Raises:
         UsageError: see `collect_template.collect`.
@@ -144,7 +144,7 @@ def worlds_of(document: Document, parameters: Mapping[str, str], *, account: str
     try:
         uses = _Uses(scope(default))
     except RecursionError:
-        return Worlds(looked_at=(default,), not_looked_at=("conditions, which lead to one another too often",))
+        return Worlds(looked_at=(default,), not_looked_at=("conditions, which refer to one another too deeply",))
     candidates = {
         name: found
         for name, texts in uses.names.items()
@@ -179,14 +179,14 @@ def worlds_of(document: Document, parameters: Mapping[str, str], *, account: str
         looked_at=looked_at,
         not_looked_at=(
             *((f"{left} more combinations of its conditions",) if left else ()),
-            *((f"{many} combinations of parameters that may be more",) if untried > 0 else ()),
+            *((f"{many} combinations of parameters, not tried",) if untried > 0 else ()),
             *(f"the other case of condition {name}" for name in uses.fixed(seen.values(), parameters)),
         ),
     )
 
 
 def _combinations(candidates: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Values by name: first the first ones, then all in which one differs from that, then two, and so on."""
+    """Values by name: first the first of each; then all combinations in which one differs, then two, and so on."""
     first = {name: values[0] for name, values in candidates.items()}
     for number in range(len(candidates) + 1):
         for some in combinations(candidates, number):
@@ -195,7 +195,7 @@ def _combinations(candidates: Mapping[str, list[Any]]) -> Iterator[dict[str, Any
 
 
 def _is_allowed(scope: Scope, varied: Collection[str]) -> bool:
-    """Whether each rule of the template that is about what varies lets the parameters be as they are here."""
+    """Whether the template's rules about the parameters that vary allow the values that they have here."""
     rules = scope.document.data.get("Rules")
     for rule in rules.values() if isinstance(rules, dict) else ():
         if not isinstance(rule, dict) or not set(_referred(rule)) & set(varied):
@@ -210,7 +210,7 @@ def _is_allowed(scope: Scope, varied: Collection[str]) -> bool:
 
 
 def _referred(value: Any) -> Iterator[str]:
-    """Names that a value refers to with `Ref`, or that are all of the text of a `Fn::Sub`."""
+    """Names that a value refers to with `Ref`, or with an `Fn::Sub` that contains nothing else."""
     level = [value]
     while level:
         one = level.pop()
@@ -220,7 +220,7 @@ def _referred(value: Any) -> Iterator[str]:
 
 
 def _name_in(value: Any) -> str | None:
-    """The name that a value is: {"Ref": name} or {"Fn::Sub": "${name}"}."""
+    """The name to which a value only refers: {"Ref": name} or {"Fn::Sub": "${name}"}."""
     if not isinstance(value, dict) or len(value) != 1:
         return None
     [(key, inner)] = value.items()
@@ -233,8 +233,8 @@ def _name_in(value: Any) -> str | None:
 class _Uses:
     """Which conditions and parameters matter for the resources that rules look at.
 
-    `conditions`: theirs, and those that these name. `names`: what they depend on, with the texts each is compared with.
-    `keys`: those of them that are keys of a table.
+    `conditions`: those of the resources, and those that these refer to. `names`: what they depend on, with the texts that
+    each is compared with. `keys`: which of these names are keys of a table.
     """
 
     def __init__(self, scope: Scope) -> None:
@@ -242,7 +242,7 @@ class _Uses:
         self.conditions: dict[str, set[str]] = {}  # with the names that each depends on
         self.names: dict[str, dict[str, None]] = {}
         self.keys: dict[str, None] = {}
-        self.weight = len(scope.parameters) + 1  # of one evaluation
+        self.weight = len(scope.parameters) + 1  # the cost of one evaluation
         self._expressions = scope.section("Conditions")
         for name, resource in scope.resources.items():
             if name.startswith(LOOP) or scope.type_of(name) in _READ:
@@ -304,7 +304,7 @@ class _Uses:
                 self.names.setdefault(name, {})[text] = None
 
     def _table(self, argument: Any) -> None:
-        """Note that names are keys of a table, and which there are."""
+        """Note which names are keys of a table, and which keys it has."""
         if not isinstance(argument, list) or len(argument) < 3 or not isinstance(argument[0], str):
             return
         table = self.scope.mapping(argument[0])
@@ -317,7 +317,7 @@ class _Uses:
                 self.names.setdefault(name, {}).update(dict.fromkeys(keys))
 
     def candidates(self, name: str, texts: list[str], region: str) -> list[Any]:
-        """The values that a parameter can have, its default first; none: it is not one that can vary."""
+        """The values that a parameter can have, its default first; empty if it does not vary."""
         if name == REGION:
             return [next((one for one in (region, *_PLACES) if one not in texts), region), *texts] if texts else []
         about = self.scope.section("Parameters").get(name)
@@ -338,7 +338,7 @@ class _Uses:
         if not texts:
             return []
         shown = f"{' or '.join(texts[:NAMED_MAX])}{' and so on' if len(texts) > NAMED_MAX else ''}"
-        other = Unresolved(f"parameter {name} is something else than {shown}", frozenset(texts))
+        other = Unresolved(f"parameter {name} is something other than {shown}", frozenset(texts))
         return [*known, *(one for one in texts if one not in known), other] if known else [other, *texts]
 
     def fixed(self, worlds: Collection[World], given: Collection[str]) -> Iterator[str]:
@@ -350,7 +350,7 @@ class _Uses:
 
 
 def _is_within(text: str, about: Mapping[str, Any]) -> bool:
-    """Whether a parameter may have a value, by its bounds. Where it has a pattern, that is not known."""
+    """Whether a parameter's bounds allow a value; its pattern is not considered."""
     bounds = {
         name: text_of(about[name]) for name in ("MinLength", "MaxLength", "MinValue", "MaxValue") if name in about
     }

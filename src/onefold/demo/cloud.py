@@ -440,12 +440,12 @@ def _draw(rows: int, found: CloudOutcome) -> None:
     table.add_column()
     table.add_column(justify="right")
     table.add_row("invoices", f"{rows:,}")
-    table.add_row("messages, of them sent twice", f"{found.messages:,}, {found.again:,}")
+    table.add_row("messages, of which sent twice", f"{found.messages:,}, {found.again:,}")
     table.add_row("seconds until the queue was empty", f"{found.seconds:,}")
     for action, count in sorted(found.calls.items(), key=lambda one: -one[1])[:6]:
         table.add_row(f"calls: {action}", f"{count:,}")
     table.add_row("calls that failed on purpose", f"{sum(found.met.values()):,}")
-    table.add_row("requests to the partner, of them repeated", f"{found.requests:,}, {found.repeated:,}")
+    table.add_row("requests to the partner, of which repeated", f"{found.requests:,}, {found.repeated:,}")
     table.add_row("bookings, expected", f"{found.bookings:,}, {found.expected:,}")
     for reason, count in found.dead_letters.items():
         table.add_row(f"dead letters: {reason}", f"{count:,}")

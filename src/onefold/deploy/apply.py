@@ -37,7 +37,7 @@ FOLLOW_MS_MAX: Final = 2 * limits.HOUR_MS  # for executing it; after that it is 
 _CAPABILITIES: Final = ("CAPABILITY_IAM", "CAPABILITY_NAMED_IAM")  # the template makes one role per function
 # What DescribeChangeSet says about a change set that changes nothing (there is no error code for it).
 _NOTHING: Final = ("didn't contain changes", "No updates are to be performed")
-_LOOKS_FAILED_MAX: Final = 5  # this many in a row end the following
+_LOOKS_FAILED_MAX: Final = 5  # after this many in a row, the stack is no longer followed
 
 
 class Uploaded(Struct, frozen=True, kw_only=True):
@@ -66,8 +66,8 @@ class Deployed(Struct, frozen=True, kw_only=True):
     """How an execution ended.
 
     Args:
-        status: of the stack. ok: whether everything was done.
-        outputs: of the stack. failure: what failed first, if anything did.
+        status: the stack's. ok: whether everything was done.
+        outputs: the stack's. failure: what failed first, if anything did.
         todo: what to do about the stack's present state; may be empty.
     """
 
@@ -125,7 +125,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
         return self.rollback_minutes is not None or bool(self.rollback_alarms)
 
     def arguments(self) -> dict[str, Any]:
-        """Of CreateChangeSet."""
+        """The arguments of CreateChangeSet."""
         found: dict[str, Any] = {}
         if self.role_arn is not None:
             found["RoleARN"] = self.role_arn
@@ -171,7 +171,7 @@ def check_bucket(s3: Any, bucket: str, region: str, aws_errors: Translating) -> 
     if found != region:
         raise errors.UsageError(
             f"Bucket {bucket} is in {found}, the stack in {region}.",
-            meaning="Lambda takes code only from a bucket in its own region.",
+            meaning="Lambda accepts code only from a bucket in its own region.",
             todo=f"Make one there: aws s3 mb s3://NAME --region {region}",
         )
 
@@ -263,7 +263,7 @@ class LiveStack:
         if not changes.is_deployable(before.status):
             raise errors.UsageError(
                 f"Stack {self.name} is {before.status}" + (f": {before.reason}" if before.reason else "."),
-                meaning="CloudFormation takes no change set for it in this state; nothing was changed.",
+                meaning="CloudFormation accepts no change set for it in this state; nothing was changed.",
                 todo=changes.way_out(before.status, self.name),
             )
 

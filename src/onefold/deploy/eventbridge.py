@@ -72,7 +72,7 @@ class RulePlan(Struct, frozen=True, kw_only=True):
     Args:
         id: part of its logical ids. name: its name on AWS. bus_id: id of its bus; None for the default bus.
         arn: a pattern (see `names.py`). pattern: its JSON. enabled: whether it is active.
-        target_ids: ids of its queues. fifo_ids: of the FIFO ones. dead_id: of the queue for what these refuse.
+        target_ids: ids of its queues. fifo_ids: those of the FIFO queues. dead_id: id of the queue for what they refuse.
         input_path, transformer, constant: what targets get, the last one as JSON; at most one is not None.
         group: message group for FIFO targets.
     """
@@ -103,7 +103,7 @@ class ArchivePlan(Struct, frozen=True, kw_only=True):
 
 
 class PipePlan(Struct, frozen=True, kw_only=True):
-    """A pipe; `group`: of a FIFO target; `template`: None for the unchanged record; `owner`: the responsible team."""
+    """A pipe; `group`: a FIFO target's group; `template`: None for the unchanged record; `owner`: the responsible team."""
 
     id: str
     name: str

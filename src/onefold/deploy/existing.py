@@ -44,7 +44,7 @@ class Holder(Struct, frozen=True, kw_only=True):
     """A resource of a template that has contents.
 
     Args:
-        logical_id, type, name: of the resource. kept: whether it is kept when it leaves the stack.
+        logical_id, type, name: the resource's. kept: whether it is kept when it leaves the stack.
         physical_id: a queue's URL, otherwise its name. count: how much it contains; None if not counted.
         stack: the stack that has it now; None if there is none, or it was not asked for.
     """

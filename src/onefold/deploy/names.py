@@ -32,7 +32,7 @@ def check_prefix(prefix: str) -> None:
     """Refuse a prefix that a name on AWS cannot have.
 
     Raises:
-        UsageError: it has over 40 characters, or others than A-Z a-z 0-9 - _.
+        UsageError: it has over 40 characters, or characters other than A-Z a-z 0-9 - _.
     """
     if not _PREFIX.fullmatch(prefix):
         raise errors.UsageError(
@@ -72,8 +72,8 @@ def check_length(name: str, most: int, what: str) -> None:
 def logical_id(name: str) -> str:
     """A declared name as part of a logical id, which can have only letters and digits.
 
-    `order-mails` becomes `OrderMails`, `orders.fifo` becomes `OrdersFIFO`; a name with other characters than small
-    letters, digits and single hyphens gets a hash, to keep it unique: `Order_Mails` becomes `OrderMails1f2e3d4c`.
+    `order-mails` becomes `OrderMails`, `orders.fifo` becomes `OrdersFIFO`; a name with characters other than
+    lower-case letters, digits and single hyphens gets a hash, to keep it unique: `Order_Mails` becomes `OrderMails1f2e3d4c`.
     """
     stem = name.removesuffix(".fifo")
     words = "".join(word[:1].upper() + word[1:] for word in re.split(r"[^A-Za-z0-9]+", stem))

@@ -3,7 +3,7 @@
     waiting -> READY      running -> RUNNING      done -> SUCCESSFUL      dead -> FAILED
     held, whose outcome a person decides -> RUNNING, with an error that says so
 
-Never here: sending. Invariant: a result is SUCCESSFUL or FAILED only if nothing of it runs again unless a person acts.
+Never here: sending. Invariant: a result is SUCCESSFUL or FAILED only if no part of it runs again unless a person acts.
 """
 
 from __future__ import annotations

@@ -324,7 +324,7 @@ def open_outbox(url: str) -> OutboxTable:
 
 
 def outbox_sql(url: str) -> str:
-    """The statements that make the tables of an outbox; of DynamoDB CreateTable's arguments. Errors as `open_outbox`."""
+    """The statements that make an outbox's tables; for DynamoDB, CreateTable's arguments. Errors as for `open_outbox`."""
     open_outbox(url)
     if url.startswith("dynamodb"):
         arguments: str = part("aws.dynamodb.outbox").definition(_read_dynamodb(url).table)
@@ -347,7 +347,7 @@ def outbox_action(url: str, app: str, queue: str, message: str, together: str, n
     """
     if url.partition("://")[0] != "dynamodb":
         raise errors.UsageError(
-            f"The outbox of app {app} is {redact.shown_url(url)}, which takes rows and no items.",
+            f"The outbox of app {app} is {redact.shown_url(url)}, which accepts rows, not items.",
             meaning="Nothing was sent.",
             todo="Send with connection=, or give the app outbox='dynamodb://REGION/TABLE'.",
         )
@@ -481,7 +481,7 @@ def _is_region(text: str) -> bool:
 
 def _option(url: str, name: str, value: str) -> tuple[str, str]:
     if name not in _OPTIONS:
-        from difflib import get_close_matches  # imported only for a typing error
+        from difflib import get_close_matches  # imported only after a misspelling
 
         near = get_close_matches(name, _OPTIONS, n=1)
         raise errors.UsageError(

@@ -254,12 +254,12 @@ def _deduplicated(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
 def _received(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
     count, visible_ms = _number(event, "receive_count") or 1, _number(event, "visible_ms")
     if event.detail.get("copy"):
-        return "given once more: a copy of the receive before, with the same receipt"
+        return "delivered once more: a copy of the previous receive, with the same receipt"
     hidden = "" if visible_ms is None else f"hidden for {span(visible_ms)}" if visible_ms else "not hidden"
     again = _received_again(event, before)
     if count < 2 and not again:
         return f"received, {hidden}" if hidden else "received"
-    past = again or " (the receive before is no longer remembered)"
+    past = again or " (the previous receive is no longer remembered)"
     return f"received for the {ordinal(count)} time{past}" + (f"; {hidden}" if hidden else "")
 
 
@@ -281,7 +281,7 @@ def _received_again(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
 
 def _hidden_until(hold: HistoryEvent, now_ms: int, faulty: bool) -> str:
     visible_ms = _number(hold, "visible_ms")
-    how = "after the fault before" if faulty else "without a delete"
+    how = "after the previous fault" if faulty else "without a delete"
     if visible_ms is None:
         return f"received at {time_of_day(hold.at_ms)} {how}"
     end_ms = hold.at_ms + visible_ms

@@ -143,7 +143,7 @@ class Mapper:
         return self._clock.monotonic_ms() - max(self._clock.now_ms() - at_ms, 0)
 
     def is_replaced(self) -> bool:
-        """After an OtherDriverError: whether another process drives the run, and not a person changed it (stop).
+        """After an OtherDriverError: whether another process drives the run; False if a person changed it (stop).
 
         A driver of the same chain does not count: it wrote late, after its turn was taken over, and sends no next turn.
         """

@@ -81,7 +81,7 @@ class Incident(Struct, frozen=True, kw_only=True, omit_defaults=True):
         bad_since_ms: since when the condition holds. good_since_ms: since when it no longer holds; None while it holds.
         began_at_ms, ended_at_ms: when the alarm began and ended.
         text, owner: from the last sample.
-        reports: how many there were. reported_ms: when the last report was made that it began or goes on. open: its
+        reports: how many there were. reported_ms: when its beginning or continuation was last reported. open: its
             beginning was reported, and its end not yet. kept: the beginning is in the history, although silenced.
         owed: reports that are not queued yet.
     """
@@ -125,7 +125,7 @@ def step(
     Args:
         incident: the previous one; None if nothing was wrong.
         sample: the one of this instant; None if the subject is gone or has no value, which counts as good.
-        silenced: do not send that it begins or goes on.
+        silenced: do not send reports of its beginning or continuation.
 
     Returns:
         The new incident; the same object if nothing changed; None if nothing is wrong.

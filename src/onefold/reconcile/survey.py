@@ -12,7 +12,7 @@ operation; a survey can contradict the numbers in that state.
               earlier message of the same key has completed: this one can still be refused
     stuck     a run of it no longer renews its lease and was not taken over, either not yet or because its process is
               stopped (and keeps the run)
-    dead      its message is in a dead-letter queue; also if it was refused because its key had been used with another
+    dead      its message is in a dead-letter queue; even if it was refused because its key had been used with another
               payload and that operation's record is complete
     held      its outcome is unknown, and a person decides
     missing   nothing of it is left: neither a finished record nor a message
@@ -87,7 +87,7 @@ class Survey:
         engine: an open engine.
         run: the run's full name.
         now_ms: the time of the survey.
-        policies: of the declared jobs, by name; operations of other jobs have no owner and no policy.
+        policies: those of the declared jobs, by name; operations of other jobs have no owner and no policy.
 
     Attributes:
         dispatched: operations seen so far, each counted once.
@@ -113,7 +113,7 @@ class Survey:
         self._of_instant: set[RecordKey] = set()  # those not simply done, first dispatched in that ms
 
     def walk(self) -> Iterator[SurveyedOperation]:
-        """Every operation that is not simply done once, in the order of the rows; then all counts are complete."""
+        """Every operation, except those done exactly once, in the order of the rows; then all counts are complete."""
         stored = runs.read(self._engine.state, self.run)
         if stored is not None and stored.run.kind == "tick":  # a tick was not dispatched: it is itself the operation
             run, key = stored.run, RecordKey("", stored.run.title, self.run)

@@ -311,7 +311,7 @@ def _check_field(template: str, name: str, payload: Any, what: str, *, parameter
 
 
 def _nearest(name: str, names: Mapping[str, Any]) -> str | None:
-    from difflib import get_close_matches  # imported only after a typing error
+    from difflib import get_close_matches  # imported only after a misspelling
 
     plain = {re.sub(r"[_-]", "", one).lower(): one for one in names}
     found = get_close_matches(re.sub(r"[_-]", "", name).lower(), plain, n=1)

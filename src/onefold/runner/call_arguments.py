@@ -100,7 +100,7 @@ class CallArguments:
         """Refuse a probe that could not be called with what the function is called with.
 
         Raises:
-            UsageError: its parameters are others.
+            UsageError: it has other parameters.
         """
         if not callable(probe):
             return
@@ -230,7 +230,7 @@ def _without_form(name: str, arguments: Mapping[str, Any], error: errors.Payload
                 meaning=f"Calls with one key are compared by their arguments, to detect differences. {error.meaning}",
                 todo="If it is not part of what is done (a connection, a request), write"
                 f' @onefold.once(ignore=("{parameter}",), ...);'
-                " else pass a value with a JSON form: builtins, dates, Decimal, UUID, Enum, dataclasses, models.",
+                " otherwise pass a value with a JSON form: builtins, dates, Decimal, UUID, Enum, dataclasses, models.",
             )
     return error
 

@@ -90,7 +90,7 @@ def once(
         wait: how long such a call waits before it raises TransientError.
         crashes: how many calls with one key may die with their process; then the key is held, whatever `on_unknown` says.
         unknown: exception classes, or their dotted names, after which the effect may have happened: `on_unknown` decides
-            then. Other exceptions mean that it did not happen, but for answers that were lost; they release the key.
+            then. Other exceptions mean that it did not happen and release the key, except errors for a lost answer.
         sinks: receive the events of calls, as an app's sinks receive those of its jobs.
         hooks: as for an app; their `around` and `error` are called, but not `start` and `stop`, as onefold does not
             start the process.

@@ -70,7 +70,7 @@ class Reports:
         return events, rows
 
     def _is_due(self, job: str) -> bool:
-        """Whether a delivery that a limit of this job delays is reported at its usual level: one in a minute is."""
+        """Whether to report a delivery that this job's limit delays at the usual level: one a minute is."""
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._limited_ms.get(job, now_ms):
             return False

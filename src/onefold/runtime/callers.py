@@ -132,7 +132,7 @@ def _translated(one: object) -> Iterator[None]:
 
 def _to_be_awaited(given: object) -> errors.UsageError:
     return errors.UsageError(
-        f"connection= is a {_kind_of(given)}, whose calls are to be awaited; send cannot.",
+        f"connection= is a {_kind_of(given)}, whose calls must be awaited; send cannot do that.",
         meaning="Nothing was sent.",
         todo="Write: await job.asend(..., connection=connection)",
     )

@@ -49,7 +49,7 @@ def silence(view: View) -> Redirect:
     form = view.request.form
     name = form.get("name", "")
     if form.get("seen") != _seen(_silence_of(view, name)):
-        raise changed_meanwhile(f"The silence of {name!r:.100} has changed.", "See the alarms, and do it again.")
+        raise changed_meanwhile(f"The silence of {name!r:.100} has changed.", "Look at the alarms, and try again.")
     for_ms = duration.to_ms(form.get("for", ""), "for", most_ms=incidents.SILENCE_MS_MAX)
     if not for_ms and _silence_of(view, name) is None:
         raise errors.NotFoundError(f"{name!r:.100} is not silenced.", meaning="Nothing was changed.")
@@ -108,8 +108,8 @@ def pause_preview(view: View, name: str) -> Shown:
         says = [f"{name} sends no ticks until it is resumed. What it has sent is still processed.{comes}"]
     else:
         says = [
-            f"{name} resumes with its first tick after now; ticks of the pause are skipped.",
-            "Running schedulers see it within ten seconds. A tick of the pause can be sent one by one, by its time.",
+            f"{name} resumes with its first tick after now; ticks that were due during the pause are skipped.",
+            "Running schedulers notice within ten seconds. A skipped tick can still be sent by itself, by its time.",
         ]
     word = "Pause" if pauses else "Resume"
     more = {
@@ -124,7 +124,7 @@ def pause(view: View, name: str) -> Redirect:
     app = _app(view)
     found = planned.view(view.session, app, name)
     if view.request.form.get("seen") != digest_of([found.phase]):
-        raise changed_meanwhile(f"{name} is {found.phase} now.", "See the schedules, and do it again.")
+        raise changed_meanwhile(f"{name} is {found.phase} now.", "Look at the schedules, and try again.")
     view.needs("admin")
     change = planned.pause if view.request.segments[-1] == "pause" else planned.resume
     change(view.session, app, name, reason_text=reason_of(view))

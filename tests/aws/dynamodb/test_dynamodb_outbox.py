@@ -144,7 +144,7 @@ def test_what_cannot_be_an_item(shop: OutboxShop, tmp_path: Path) -> None:
         shop.ship.outbox_item({"id": "o-1", "text": "x" * 400_000})
     other = onefold.App("shop", url=f"sqlite:///{tmp_path / 'engine.db'}", outbox="postgresql://localhost/shop")
     ship = other.job(other.queue("orders"), key="{id}", name="ship")(nothing)
-    with pytest.raises(errors.UsageError, match="takes rows and no items"):
+    with pytest.raises(errors.UsageError, match="accepts rows, not items"):
         ship.outbox_item({"id": "o-1"})
 
 

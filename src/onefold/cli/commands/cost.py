@@ -1,6 +1,6 @@
 """`onefold cost`: calls, capacity units and dollars per thousand messages, and per month.
 
-Drawing only; the figures come from `admin/costing.py`. Never here: AWS calls; no account is asked for anything.
+It only prints; the figures come from `admin/costing.py`. Never here: AWS calls; no account is asked for anything.
 Invariant: every figure is shown with the assumptions and the date of the prices it rests on.
 """
 
@@ -63,7 +63,7 @@ PART: Final = _Scaled("part", {"%": 0.01}, "1% or 0.5%")
 @click.option("--send-batch", type=int, default=1, show_default=True, help="Messages per send call, 1 to 10.")
 @click.option("--body", type=BYTES, default="1KB", show_default=True, help="Size of a message.")
 @click.option("--result", type=BYTES, default="200B", show_default=True, help="Size of what a job returns.")
-@click.option("--run", type=options.DURATION, default="100ms", show_default=True, help="Of one handler.")
+@click.option("--run", type=options.DURATION, default="100ms", show_default=True, help="Duration of one handler.")
 @click.option("--region", default=costing.REGION_DEFAULT, show_default=True, help="Region of the price table.")
 @click.option("--prices", metavar="FILE", help="Your own table, in the form of onefold/observe/prices.json.")
 @stack_options.stack_options

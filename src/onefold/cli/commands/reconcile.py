@@ -1,6 +1,6 @@
-"""`onefold reconcile`: check a run by hand, and send again what is missing. Parsing and drawing.
+"""`onefold reconcile`: check a run by hand, and send again what is missing.
 
-`admin/reconcile.py` does both.
+It parses and prints; `admin/reconcile.py` does the work.
 Invariant: nothing is sent without --repair and --yes.
 """
 

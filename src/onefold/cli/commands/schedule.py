@@ -95,7 +95,7 @@ def pause(words: tuple[str, ...], reason_text: str | None) -> Answer:
 @click.argument("words", metavar="SCHEDULE [APP]", nargs=-1)
 @options.reason_text
 def resume(words: tuple[str, ...], reason_text: str | None) -> Answer:
-    """Resume a paused schedule with its next tick; ticks of the pause are skipped.
+    """Resume a paused schedule with its next tick; ticks that were due during the pause are skipped.
 
     Running schedulers notice within ten seconds. `run-now --tick` sends a tick of the pause.
     """

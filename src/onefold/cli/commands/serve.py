@@ -127,7 +127,9 @@ def _function(text: str) -> tuple[str, str]:
 
 def _parameters(words: tuple[str, ...], template: str | None) -> dict[str, str]:
     if words and template is None:
-        raise UsageError("--parameter is given, and no template.", todo="Name the template: onefold serve TEMPLATE ...")
+        raise UsageError(
+            "--parameter is given without a template.", todo="Name the template: onefold serve TEMPLATE ..."
+        )
     found = {}
     for word in words:
         name, equals, value = word.partition("=")

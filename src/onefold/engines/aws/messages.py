@@ -38,7 +38,7 @@ SOURCE: Final = "onefold-source"
 SIGNATURE: Final = "onefold-signature"  # signs what the attributes claim (`signing.py`)
 TOKEN: Final = "onefold-id"  # noqa: S105 - an attribute's name
 PACKED: Final = "onefold-attributes"
-STORED_BYTES: Final = "ExtendedPayloadSize"  # AWS's extended clients: the body is a pointer to so many bytes in S3
+STORED_BYTES: Final = "ExtendedPayloadSize"  # AWS's extended clients: the body is a pointer to this many bytes in S3
 POINTER_CLASS: Final = "software.amazon.payloadoffloading.PayloadS3Pointer"
 
 

@@ -390,7 +390,7 @@ class Bell:
 
 
 class _OwnSocket(socket.socket):
-    """A datagram socket that does not block, and does not close another file that has its number by then.
+    """A datagram socket that does not block, and does not close another file that has taken over its number.
 
     Args:
         fileno: of an open one; None to make one.
@@ -484,7 +484,7 @@ class Wakeup:
         self._entropy = entropy
         self._bell = Bell()
         self._directory: Path | None = None
-        self._sender: _OwnSocket | None = None  # in a child made when it is first used
+        self._sender: _OwnSocket | None = None  # in a child process, made when it is first used
         self._is_closed = False
         self._listed: list[str] = []  # the sockets that the last listing found
         self._foreign: set[str] = set()  # sockets that only other processes wake; names are never reused

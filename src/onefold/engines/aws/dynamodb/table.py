@@ -241,7 +241,7 @@ class Table:
 
     @property
     def client(self) -> Any:
-        """boto3's client, shared by all threads; the first thread that asks for it calls `first` before.
+        """boto3's client, shared by all threads; the first thread that asks for it calls `first` beforehand.
 
         Raises:
             UsageError: the table has another layout. NotFoundError, TransientError: as for `call`.
