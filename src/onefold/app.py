@@ -346,9 +346,9 @@ class App:
             group: the message group, by a rule; required on a FIFO queue, which keeps the messages of a group in order.
                 A standard queue keeps no order, and warns of that; on SQS its groups are the tenants of a fair queue.
             unique: sending a known key (waiting, running or done) adds nothing, and the receipt says what was found;
-                with another payload it raises ConflictError. In a file, a key whose message was purged or expired is
-                free again. SQS cannot tell whether a message still exists, so there a key is known as long as its
-                record exists.
+                with another payload it raises ConflictError. In a file, a key whose message was cancelled, purged or has
+                expired is free again, for any payload if nothing has run under it. SQS cannot tell whether a message still
+                exists, so there a key is known as long as its record exists.
             fingerprint, ignore: the payload's fields that decide whether a second message with the key is the same
                 operation: only these, or all but these; by default all. With either, a conflict names the fields that
                 differ. After a change of this option, an older message that is sent again is a conflict.

@@ -165,6 +165,51 @@ def test_a_unique_operation_without_a_message_is_absent(how: str) -> None:
         assert ship.look("o-1").state == "done"
 
 
+def test_what_was_cancelled_before_it_ran_can_be_sent_with_another_payload() -> None:
+    app = onefold.App("shop")
+    ran: list[int] = []
+
+    @app.job(app.queue("orders"), key="{id}", unique=True)
+    def ship(order: dict[str, Any]) -> None:
+        ran.append(order["version"])
+        if order["version"] == 2:
+            raise errors.PermanentError("no such street")
+
+    with onefold.testing.inline(app) as world:
+        ship.send({"id": "o-1", "version": 1}, delay="1h")
+        with pytest.raises(errors.ConflictError):
+            ship.send({"id": "o-1", "version": 2})
+        assert ship.cancel("o-1")
+        assert ship.send({"id": "o-1", "version": 2}).found == "new"
+        world.run()
+        assert ran == [2]
+        app.runtime().engine.queues.purge("orders-dead")
+        with pytest.raises(errors.ConflictError, match="its message is gone"):  # this one has run
+            ship.send({"id": "o-1", "version": 3})
+
+
+def test_a_dead_letter_that_was_deleted_can_be_sent_again_at_once() -> None:
+    app = onefold.App("shop")
+    ran: list[str] = []
+
+    @app.job(app.queue("accounts", fifo=True), key="{id}", group="{account}")
+    def post(order: dict[str, str]) -> None:
+        ran.append(order["id"])
+        if len(ran) == 1:
+            raise errors.PermanentError("no such account")
+
+    with onefold.testing.inline(app) as world:
+        payloads = [{"id": f"o-{number}", "account": "a"} for number in (1, 2)]
+        post.send_many(payloads)
+        world.run()
+        queues = app.runtime().engine.queues
+        dead = queues.peek("accounts-dead.fifo")  # the second one was stopped with its group
+        assert [one.key for one in dead] == ["o-1", "o-2"]
+        assert queues.remove([one.message_id for one in dead]) == [True, True]
+        app.runtime().engine.queues.remove([])
+        assert [one.found for one in post.send_many(payloads)] == ["new", "new"]
+
+
 def app_rows(shop: Shop) -> list[Any]:
     return shop.app.runtime().engine.ledger.between(0, 2**50)
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from onefold.contracts.engine import Engine
+    from onefold.contracts.verbs import Store
     from onefold.runtime.runtime import Runtime
 
 
@@ -345,7 +346,8 @@ def _read_known(
             known[index] = found
             _refuse_other_payload(outgoing[index], record.fingerprint, found)
         else:
-            _refuse_other_payload(outgoing[index], record.fingerprint, "its message is gone")
+            if record.started_at_ms is not None:  # otherwise it is only of a message that was cancelled or has gone
+                _refuse_other_payload(outgoing[index], record.fingerprint, "its message is gone")
             free[index] = record if record.key == outgoing[index].record else None
     return known, free
 
@@ -379,17 +381,24 @@ def _record_sent(
     now_ms: int,
 ) -> None:
     """Create the records of `unique` keys that were just sent, for the worker to claim."""
-    store, asks = runtime.engine.store, []
+    asks, replaced = [], []
     for index, record in free.items():
         if record is None or record.status in ("released", "failed"):  # no outcome yet: the next worker claims it
             ask = _ask(runtime, outgoing[index], now_ms, _RESERVE_LEASE_MS, _KNOWN_MS)
-            fingerprint = ask.fingerprint if record is None else record.fingerprint
-            asks.append(replace(ask, fingerprint=fingerprint, message_id=receipts[index].message_id))
-    if not asks:  # most sends; each store call is a transaction, even with an empty list
-        return
-    answers = store.claim(asks, now_ms)
-    holds = [one.hold for one in answers if isinstance(one, Claimed)]
-    store.write([(hold, Release(expires_at_ms=now_ms + _KNOWN_MS)) for hold in holds], now_ms)
+            ask = replace(ask, message_id=receipts[index].message_id)
+            first = ask if record is None else replace(ask, fingerprint=record.fingerprint)
+            has_run = record is not None and record.started_at_ms is not None
+            asks.append(first if has_run else ask)
+            replaced += [first] if asks[-1] != first else []
+    _leave(runtime.engine.store, replaced, now_ms, now_ms)
+    _leave(runtime.engine.store, asks, now_ms + _KNOWN_MS, now_ms)
+
+
+def _leave(store: Store, asks: Sequence[Ask], expires_at_ms: int, now_ms: int) -> None:
+    """Leave records until then that the next claim takes; with `now_ms` they are gone."""
+    if asks:  # most sends have none; each store call is a transaction, even with an empty list
+        holds = [one.hold for one in store.claim(asks, now_ms) if isinstance(one, Claimed)]
+        store.write([(hold, Release(expires_at_ms=expires_at_ms)) for hold in holds], now_ms)
 
 
 def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing]) -> tuple[list[Outgoing], dict[int, Known]]:
@@ -444,22 +453,16 @@ def known_of(record: Record) -> Known:
 
 
 def _refuse_other_payload(one: Outgoing, fingerprint: str, known: str) -> None:
-    if one.is_other is not None and one.is_other(one.fingerprint, fingerprint):
-        return
-    if fingerprint == one.fingerprint:
+    if fingerprint == one.fingerprint or (one.is_other is not None and one.is_other(one.fingerprint, fingerprint)):
         return
     from onefold import payload_defaults  # only conflicts need it; cold starts are measured
 
     if not payload_defaults.is_same(one.payload, one.fingerprint, fingerprint, one.compared):
         fields = ", ".join(codec.differing(one.fingerprint, fingerprint))
-        said = (
-            f"They differ in: {fields}."
-            if fields
-            else (
-                "Only the fingerprint of the first payload is kept, and it does not show which field differs; with"
-                " fingerprint=[...] or ignore=[...] the job's next fingerprints do."
-            )
-        )
+        said = f"They differ in: {fields}." if fields else (
+            "Only the fingerprint of the first payload is kept, and it does not show which field differs; with"
+            " fingerprint=[...] or ignore=[...] the job's next fingerprints do."
+        )  # fmt: skip
         raise errors.ConflictError(
             f"Key {one.record.key!r} of the unique job {one.record.job} is known with another payload.",
             meaning=f"Fingerprint {one.fingerprint[:12]}, first {fingerprint[:12]} ({known}). {said}"

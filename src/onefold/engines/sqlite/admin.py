@@ -375,7 +375,7 @@ class SqliteQueues:
 
         def run(connection: sqlite3.Connection) -> list[bool]:
             now_ms = self._clock.now_ms()
-            return [browse.remove_in(connection, self._catalogue, message_id, now_ms) for message_id in message_ids]
+            return browse.remove_in(connection, self._catalogue, message_ids, now_ms)
 
         return self._engine.write(run)
 

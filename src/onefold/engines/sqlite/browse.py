@@ -6,7 +6,9 @@ Never here: anything a worker does per message. Invariant: a message that is in 
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec.structs import replace
@@ -195,17 +197,31 @@ def wake_in(connection: sqlite3.Connection, catalogue: Catalogue, message_id: st
     return True
 
 
-def remove_in(connection: sqlite3.Connection, catalogue: Catalogue, message_id: str, now_ms: int) -> bool:
-    """Delete one message, whatever its state; False when it does not exist.
+def remove_in(
+    connection: sqlite3.Connection, catalogue: Catalogue, message_ids: Sequence[str], now_ms: int
+) -> list[bool]:
+    """Delete messages, whatever their state; False for each that does not exist.
 
-    A FIFO queue forgets its deduplication id too: nobody has processed it, so that the same can be sent again at once.
+    A FIFO queue forgets their deduplication ids too, so that the same can be sent again at once: nobody has processed
+    them, or has given them up.
     """
-    number = message_number(catalogue.token_in(connection), message_id)
-    found = connection.execute("SELECT queue, grp, position FROM onefold_message WHERE id = ?", (number,)).fetchone()
-    if number is None or found is None:
-        return False
-    connection.execute("DELETE FROM onefold_dedup WHERE position = ? AND message = ?", (found[2], number))
-    erase(connection, [number])
-    if found[1] is not None:
-        refresh_groups_in(connection, catalogue.row_of(connection, found[0]), [found[1]], now_ms)
-    return True
+    token = catalogue.token_in(connection)
+    removed, moved = [], []
+    for number in (message_number(token, message_id) for message_id in message_ids):
+        found = connection.execute(
+            "SELECT queue, grp, position FROM onefold_message WHERE id = ?", (number,)
+        ).fetchone()
+        removed.append(number is not None and found is not None)
+        if number is None or found is None:
+            continue
+        queue, group, position = found
+        forgot = connection.execute("DELETE FROM onefold_dedup WHERE position = ? AND message = ?", (position, number))
+        erase(connection, [number])
+        if group is not None:
+            refresh_groups_in(connection, catalogue.row_of(connection, queue), [group], now_ms)
+            if forgot.rowcount == 0:  # a queue that it came from knows it by another position
+                moved.append(number)
+    if moved:  # in one statement, because it reads the ids of all FIFO queues
+        query = "DELETE FROM onefold_dedup WHERE message IN (SELECT value FROM json_each(?))"
+        connection.execute(query, (json.dumps(moved),))
+    return removed
