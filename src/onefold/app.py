@@ -180,7 +180,7 @@ class App:
         return self._runtime
 
     async def aruntime(self, url: str | None = None) -> Runtime:
-        """As `runtime`, from a coroutine, without blocking the loop. Await it when the program starts."""
+        """Like `runtime`, from a coroutine, without blocking the loop. Await it when the program starts."""
         return await self._runtime.in_thread(lambda: self.runtime(url))
 
     @checked_options
@@ -239,7 +239,7 @@ class App:
         self._runtime.close(unfinished=unfinished)
 
     async def aclose(self, *, unfinished: bool = False) -> None:
-        """As `close`, from a coroutine, without blocking the loop."""
+        """Like `close`, from a coroutine, without blocking the loop."""
         await self._runtime.in_thread(lambda: self.close(unfinished=unfinished))
 
     # -- declaring ---------------------------------------------------------------------------------------------------

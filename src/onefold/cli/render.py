@@ -205,7 +205,7 @@ def shown(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """As `shown`, with line ends escaped too, so that a name from outside cannot start a new line."""
+    """Like `shown`, with line ends escaped too, so that a name from outside cannot start a new line."""
     return _Shown(shown(text).replace("\n", "\\n"))
 
 

@@ -39,7 +39,7 @@ class MemoryStore:
         return len(self._records)
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:  # noqa: ARG002 - has no history in its transaction
-        """As `Store.claim`."""
+        """See `Store.claim`."""
         answers: list[Answer] = []
         with self._lock:
             for ask in asks:
@@ -57,12 +57,12 @@ class MemoryStore:
         self._sweep_at_records = max(_SWEEP_RECORDS_MIN, 2 * len(self._records))
 
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
-        """As `Store.start`."""
+        """See `Store.start`."""
         with self._lock:
             return [self._put(hold.key, transitions.start(self._records.get(hold.key), hold, now_ms)) for hold in holds]
 
     def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
-        """As `Store.renew`."""
+        """See `Store.renew`."""
         with self._lock:
             return [
                 self._put(hold.key, transitions.renew(self._records.get(hold.key), hold, lease_until_ms))
@@ -70,7 +70,7 @@ class MemoryStore:
             ]
 
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
-        """As `Store.write`."""
+        """See `Store.write`."""
         with self._lock:
             return [
                 self._put(hold.key, transitions.write(self._records.get(hold.key), hold, outcome, now_ms))
@@ -78,12 +78,12 @@ class MemoryStore:
             ]
 
     def restore(self, records: Sequence[Record]) -> list[bool]:
-        """As `Store.restore`."""
+        """See `Store.restore`."""
         with self._lock:
             return [self._put(one.key, transitions.restore(self._records.get(one.key), one)) for one in records]
 
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
-        """As `Store.clear_outbox`."""
+        """See `Store.clear_outbox`."""
         with self._lock:
             return [self._put(hold.key, transitions.clear_outbox(self._records.get(hold.key), hold)) for hold in holds]
 
@@ -94,7 +94,7 @@ class MemoryStore:
         return True
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
-        """As `Store.read`."""
+        """See `Store.read`."""
         with self._lock:
             found = [self._records.get(key) for key in keys]
         return [None if record is None or transitions.is_expired(record, now_ms) else record for record in found]

@@ -178,7 +178,7 @@ class Bus:
     # -- putting -----------------------------------------------------------------------------------------------------
 
     async def aput(self, entries: Iterable[EventEntry | Mapping[str, Any]]) -> list[PutAnswer]:
-        """As `put`, for coroutines: it does not block the event loop."""
+        """Like `put`, for coroutines: it does not block the event loop."""
         given = list(entries)
         return await self._runtime.in_thread(lambda: self.put(given))
 

@@ -62,7 +62,7 @@ class SplitNames:
         self._made: dict[int, tuple[Mapping[str, object], Mapping[str, object]]] = {}  # by id, with the object itself
 
     def of(self, fields: Mapping[str, object]) -> Mapping[str, object]:
-        """As `undotted`."""
+        """See `undotted`."""
         if not fields:
             return fields
         known = self._made.get(id(fields))

@@ -135,7 +135,7 @@ class LocalSource:
         self._path = Path(path)
 
     def identity(self) -> SourceIdentity:
-        """As `Source.identity`."""
+        """See `Source.identity`."""
         try:
             if self._path.is_dir():
                 entries = list(self.entries())

@@ -155,7 +155,7 @@ class _Counting(Meter):
         return found
 
     def opened(self, system: str) -> None:
-        """As `Spans.opened`."""
+        """See `Spans.opened`."""
         self._system = system
         self._attributes = {}
 
@@ -173,7 +173,7 @@ class _Counting(Meter):
 
     @contextmanager
     def watch(self, samples: Callable[[], Iterable[Sample]]) -> Iterator[None]:
-        """As `OpenTelemetry.watch`."""
+        """See `OpenTelemetry.watch`."""
         self._samples, self._read_at = samples, None
         if not self._is_watched:
             self._is_watched = True

@@ -103,7 +103,7 @@ class Spans:
 
     @contextmanager
     def sending(self, outgoing: Sequence[Outgoing], *, outbox: bool = False) -> Iterator[Sequence[Outgoing]]:
-        """As `Tracing.sending`."""
+        """See `Tracing.sending`."""
         by_queue: dict[str, int] = {}
         for one in outgoing:
             by_queue[one.queue] = by_queue.get(one.queue, 0) + 1
@@ -140,7 +140,7 @@ class Spans:
     # -- receive -----------------------------------------------------------------------------------------------------
 
     def receiver(self, queue: QueueReceiver) -> QueueReceiver:
-        """As `Tracing.receiver`."""
+        """See `Tracing.receiver`."""
         return cast("QueueReceiver", _Receiver(queue, self))
 
     def received(self, queue: str, receive: Callable[[], list[Delivery]]) -> list[Delivery]:
@@ -164,7 +164,7 @@ class Spans:
         return deliveries if text is None else [replace(one, received_in=text) for one in deliveries]
 
     def invoked(self, delivery: Delivery) -> Delivery:
-        """As `Tracing.invoked`."""
+        """See `Tracing.invoked`."""
         if not self._is_lambda:
             self._is_lambda, self._fixed = True, {}
         self._operated("receive", delivery.queue, 1, None, None)
@@ -175,7 +175,7 @@ class Spans:
 
     @contextmanager
     def processing(self, run: Execution) -> Iterator[None]:
-        """As `Tracing.processing`."""
+        """See `Tracing.processing`."""
         if run.job.policy.is_call:
             yield
             return
@@ -240,7 +240,7 @@ class Spans:
     # -- settle ------------------------------------------------------------------------------------------------------
 
     def settled(self, runs: Sequence[Execution], settle: Callable[[], T]) -> T:
-        """As `Tracing.settled`."""
+        """See `Tracing.settled`."""
         runs = [run for run in runs if not run.job.policy.is_call]
         for run in runs:
             if run.span is None and OUTCOMES.get(_last_note(run)[0], "released") != "released":
@@ -278,12 +278,12 @@ class Spans:
     # -- contexts ----------------------------------------------------------------------------------------------------
 
     def carried(self) -> str | None:
-        """As `Tracing.carried`."""
+        """See `Tracing.carried`."""
         return _text_of(trace.get_current_span().get_span_context())
 
     @contextmanager
     def within(self, carried: str | None) -> Iterator[None]:
-        """As `Tracing.within`."""
+        """See `Tracing.within`."""
         found = _context_of(carried)
         if found is None:
             yield
@@ -295,14 +295,14 @@ class Spans:
             contexts.detach(token)
 
     def ids(self, run: Execution | None, delivery: Delivery) -> Ids:
-        """As `Tracing.ids`."""
+        """See `Tracing.ids`."""
         if run is not None and run.span is not None:
             return _ids_of(run.span.get_span_context())
         found = sent_in(delivery)
         return _ids_of(trace.get_current_span().get_span_context() if found is None else found)
 
     def stamped(self, event: Event) -> Event:
-        """As `Tracing.stamped`."""
+        """See `Tracing.stamped`."""
         trace_id, span_id = _ids_of(trace.get_current_span().get_span_context())
         if trace_id is None:
             return event
@@ -321,11 +321,11 @@ class _Receiver:
         return getattr(self._queue, name)
 
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:
-        """As `QueueReceiver.receive`."""
+        """See `QueueReceiver.receive`."""
         return self._spans.received(self._queue.name, lambda: self._queue.receive(count_max, visible_ms))
 
     def receive_within(self, count_max: int, visible_ms: int | None, wait_ms: int) -> list[Delivery]:
-        """As `WaitingQueue.receive_within`."""
+        """See `WaitingQueue.receive_within`."""
         return self._spans.received(
             self._queue.name, lambda: self._queue.receive_within(count_max, visible_ms, wait_ms)
         )

@@ -432,13 +432,13 @@ class _WorkersMark:
         self.is_busy = mark.is_busy
 
     def renewed(self, at_ms: int) -> None:
-        """As `RenewalMark.renewed`; nothing after `close`."""
+        """Like `RenewalMark.renewed`; nothing after `close`."""
         with self._lock:
             if not self._is_closed:
                 self._mark.renewed(at_ms)
 
     def close(self) -> None:
-        """As `RenewalMark.close`, for good."""
+        """Like `RenewalMark.close`, for good."""
         with self._lock:
             self._is_closed = True
             self._mark.close()

@@ -37,11 +37,11 @@ class LateCloser:
         return self._made is not None
 
     def touch(self, name: str) -> None:
-        """As `Closer.touch`."""
+        """See `Closer.touch`."""
         self._closer().touch(name)
 
     def check(self, *, turns: bool = True) -> int:
-        """As `Closer.check`."""
+        """See `Closer.check`."""
         return self._closer().check(turns=turns)
 
     def _closer(self) -> Closer:

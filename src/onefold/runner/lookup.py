@@ -77,7 +77,7 @@ class JobView(Generic[R]):
 
 
 def look(runtime: Runtime, job: JobView[R], key: str, tenant: str) -> Known[R]:
-    """As `Job.look`."""
+    """See `Job.look`."""
     named = RecordKey(tenant, job.name, key)
     return _look(runtime, job, _recorded(runtime.engine.store, job, named, runtime.steady.now_ms()))
 
@@ -166,7 +166,7 @@ def _is_of(job: JobView[Any], message: Peeked) -> bool:
 
 
 def cancel(runtime: Runtime, job: JobView[Any], key: str, tenant: str) -> bool:
-    """As `Job.cancel`."""
+    """See `Job.cancel`."""
     named = RecordKey(tenant, job.name, key)
     record_key = _recorded(runtime.engine.store, job, named, runtime.steady.now_ms())
     if runtime.engine.commit is None:
@@ -211,7 +211,7 @@ def _scope_of(job: JobView[Any], message: Peeked) -> str | None:
 
 
 def wait(runtime: Runtime, job: JobView[R], key: str, tenant: str, timeout: duration.Duration) -> Known[R]:
-    """As `Job.wait`."""
+    """See `Job.wait`."""
     clock, never = runtime.steady, runtime.never()
     until_ms = clock.monotonic_ms() + duration.to_ms(timeout, "timeout")
     while True:
@@ -223,7 +223,7 @@ def wait(runtime: Runtime, job: JobView[R], key: str, tenant: str, timeout: dura
 
 
 async def await_end(runtime: Runtime, job: JobView[R], key: str, tenant: str, within: duration.Duration) -> Known[R]:
-    """As `Job.await_end`."""
+    """See `Job.await_end`."""
     clock = runtime.steady
     until_ms = clock.monotonic_ms() + duration.to_ms(within, "timeout")
     while True:

@@ -227,11 +227,11 @@ class Queues:
         self._open_queue = open_queue
 
     def receive(self, names: Sequence[str], room: int) -> list[Delivery]:
-        """As `DeliverySource.receive`."""
+        """See `DeliverySource.receive`."""
         return [one for name in names for one in self._open_queue(name).receive(room)]
 
     def extend(self, deliveries: Sequence[Delivery], hidden_ms: int) -> list[bool]:
-        """As `DeliverySource.extend`."""
+        """See `DeliverySource.extend`."""
         answers = [False] * len(deliveries)
         indexes: dict[str, list[int]] = defaultdict(list)
         for index, one in enumerate(deliveries):
@@ -243,7 +243,7 @@ class Queues:
         return answers
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """As `DeliverySource.settle`."""
+        """See `DeliverySource.settle`."""
         answers = [True] * len(settlements)
         by_queue: dict[str, list[int]] = defaultdict(list)
         for index, one in enumerate(settlements):
@@ -259,7 +259,7 @@ class Queues:
         return answers
 
     def close(self, deliveries: Sequence[Delivery], delay_ms: int) -> None:
-        """As `DeliverySource.close`."""
+        """See `DeliverySource.close`."""
         changes: dict[str, list[str]] = {}
         for one in reversed(deliveries):
             changes.setdefault(one.queue, []).append(one.receipt)

@@ -252,7 +252,7 @@ class Runtime:
             return await outbox.aput(self.registry, self.outbox_url, carrying, found, self.now_ms())
 
     def outbox_item(self, one: Outgoing) -> dict[str, dict[str, Any]]:
-        """As `Job.outbox_item`."""
+        """See `Job.outbox_item`."""
         from onefold.runtime import outbox  # as above
 
         if self.tracing is None:

@@ -190,7 +190,7 @@ def wakes_at(schedule: str, state: ScheduleState, timing: Timing) -> int | None:
 
 
 def next_fire(schedule: str, state: ScheduleState, timing: Timing) -> int | None:
-    """As `wakes_at`, for the next tick that a person has not had sent already: what people are told comes next."""
+    """Like `wakes_at`, for the next tick that a person has not had sent already: what people are told comes next."""
     if wakes_at(schedule, state, timing) is None:
         return None
     at_ms = next_unsent(state, timing, state.last_ms)

@@ -167,7 +167,7 @@ class Sqs:
             return self._admin
 
     def open(self, name: str) -> Queue:
-        """As `queue`; the location of a bus opens EventBridge's PutEvents."""
+        """Like `queue`; the location of a bus opens EventBridge's PutEvents."""
         if ":" in name:  # no queue's name has a colon
             return open_bus(self.session, name, self.prefix)
         return self.queue(name)
@@ -236,7 +236,7 @@ class SqsQueue:
         return self._receive(count_max, visible_ms, self._sqs.wait_s)
 
     def receive_within(self, count_max: int, visible_ms: int | None, wait_ms: int) -> list[Delivery]:
-        """As `receive`; the server waits for a first message, for the whole seconds of `wait_ms` (0 to 20,000).
+        """Like `receive`; the server waits for a first message, for the whole seconds of `wait_ms` (0 to 20,000).
 
         Raises:
             as `receive`.

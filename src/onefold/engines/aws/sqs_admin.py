@@ -92,7 +92,7 @@ class SqsQueues:
         self._forget(settings.name)
 
     def change(self, settings: QueueSettings, *, advised: bool = True) -> None:
-        """As `QueueCatalogue.change`; SQS applies it within a minute, a retention within 15 minutes."""
+        """Like `QueueCatalogue.change`; SQS applies it within a minute, a retention within 15 minutes."""
         try:
             self._catalogue.change(settings, advised=advised)
         finally:

@@ -21,7 +21,7 @@ _PUT: Final = outbox.PUT.replace("%s", "{}").format(*_VALUES)
 
 
 async def aput(connection: Any, app: str, messages: Sequence[tuple[str, str]], url: str) -> None:
-    """As `outbox.aput`, on a connection of asyncpg or of its pool."""
+    """Like `outbox.aput`, on a connection of asyncpg or of its pool."""
     place = _check(connection)
     try:
         if not outbox.is_known(place, url):

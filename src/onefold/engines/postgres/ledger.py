@@ -95,7 +95,7 @@ class PostgresLedger:
             self._server.run(lambda link: self.append_on(link, rows))
 
     def append_on(self, link: Link, rows: Sequence[Row]) -> None:
-        """As `append`, on this connection; at least one row."""
+        """Like `append`, on this connection; at least one row."""
         link.execute(self._append, arrays(map(row_values, rows)))
 
     def of_key(self, key: RecordKey, limit: int = 1000) -> list[Row]:

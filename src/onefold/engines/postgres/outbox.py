@@ -92,7 +92,7 @@ def put(connection: Link, app: str, messages: Sequence[tuple[str, str]], url: st
 async def aput(
     connection: psycopg.AsyncConnection[Any], app: str, messages: Sequence[tuple[str, str]], url: str
 ) -> None:
-    """As `put`, on an AsyncConnection."""
+    """Like `put`, on an AsyncConnection."""
     check(connection)
     server = connection.info.dsn
     try:
@@ -283,7 +283,7 @@ class PostgresOutbox:
 
     @property
     def token(self) -> str:
-        """As `OutboxTable.token`."""
+        """See `OutboxTable.token`."""
         if self._token is None:
             if not self._ask(IS_THERE)[0][0]:
                 raise missing(self._address.shown)
@@ -294,7 +294,7 @@ class PostgresOutbox:
         return self._token
 
     def waiting(self, app: str, queues: Collection[str], limit: int) -> list[OutboxRow]:
-        """As `OutboxTable.waiting`."""
+        """See `OutboxTable.waiting`."""
         rows = self._ask(
             "SELECT id, token, queue, message FROM onefold_outbox "
             "WHERE app = %s AND refused IS NULL AND queue = ANY(%s) ORDER BY id LIMIT %s",
@@ -303,19 +303,19 @@ class PostgresOutbox:
         return [OutboxRow(RowId(number, token), queue, message) for number, token, queue, message in rows]
 
     def remove(self, ids: Sequence[RowId]) -> None:
-        """As `OutboxTable.remove`."""
+        """See `OutboxTable.remove`."""
         self._ask(
             "DELETE FROM onefold_outbox WHERE id = ANY(%s) AND token = ANY(%s)",
             ([one.number for one in ids], [one.token for one in ids]),
         )
 
     def refuse(self, row: RowId, why: str) -> None:
-        """As `OutboxTable.refuse`."""
+        """See `OutboxTable.refuse`."""
         statement = "UPDATE onefold_outbox SET refused = %s WHERE id = %s AND token = %s"
         self._ask(statement, (why.replace("\0", " "), row.number, row.token))
 
     def backlog(self, app: str) -> Backlog:
-        """As `OutboxTable.backlog`."""
+        """See `OutboxTable.backlog`."""
         ((waiting, oldest, refused),) = self._ask(
             "SELECT count(*) FILTER (WHERE refused IS NULL), "
             "(extract(epoch FROM clock_timestamp() - min(created_at) FILTER (WHERE refused IS NULL)) * 1000)::bigint, "
@@ -325,7 +325,7 @@ class PostgresOutbox:
         return Backlog(waiting=waiting, oldest_age_ms=None if oldest is None else max(oldest, 0), refused=refused)
 
     def wait(self, rest: Callable[[int], bool], at_most_ms: int) -> None:
-        """As `OutboxTable.wait`."""
+        """See `OutboxTable.wait`."""
         if self._link is None:
             rest(at_most_ms)
             return
@@ -337,7 +337,7 @@ class PostgresOutbox:
             self.close()
 
     def close(self) -> None:
-        """As `OutboxTable.close`."""
+        """See `OutboxTable.close`."""
         link, self._link = self._link, None
         if link is not None:
             self._pool.give(link)

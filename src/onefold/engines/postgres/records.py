@@ -262,7 +262,7 @@ class PostgresStore:
         return self._server.run(lambda link: self.claim_on(link, asks, now_ms, rows_of)) if asks else []
 
     def claim_on(self, link: Link, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
-        """As `claim`, on this connection."""
+        """Like `claim`, on this connection."""
         answers: dict[int, Answer] = {}
         waiting: dict[bytes, list[int]] = defaultdict(list)
         for index, one in enumerate(asks):
@@ -410,7 +410,7 @@ class PostgresStore:
         return [became != "lost" for became in written]
 
     def write_on(self, link: Link, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[Written]:
-        """As `write`, on this connection; distinguishes a repeated Complete from a first one."""
+        """Like `write`, on this connection; distinguishes a repeated Complete from a first one."""
         keys = [ident(hold.key) for hold, _ in writes]
         once = {key for key, count in Counter(keys).items() if count == 1}
         rows = [

@@ -81,7 +81,7 @@ class PostgresState:
         raise AssertionError("unreachable")
 
     def put_on(self, link: Link, changes: Sequence[Change]) -> list[bool]:
-        """As `put`, on this connection, for changes that are already checked."""
+        """Like `put`, on this connection, for changes that are already checked."""
         now_ms = self._clock.now_ms()
         ordered = sorted(range(len(changes)), key=lambda index: changes[index].name)
         with link.pipeline():  # outside a transaction it is one

@@ -203,7 +203,7 @@ class SqliteQueues:
         self._engine.write(run)
 
     def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
-        """As `Engine.stop_groups`."""
+        """See `Engine.stop_groups`."""
         self._catalogue.stop_groups(flag_of)
 
     def depth(self, queue: str) -> Depth:
@@ -217,7 +217,7 @@ class SqliteQueues:
         return [found.get(name) for name in queues]
 
     def _depths_in(self, connection: sqlite3.Connection, queues: Sequence[str]) -> tuple[dict[str, Depth], set[str]]:
-        """As `depths_in`; a few queues are counted one by one, because that reads a large queue in half the time."""
+        """Like `depths_in`; a few queues are counted one by one, because that reads a large queue in half the time."""
         now_ms = self._clock.now_ms()
         if len(queues) > _DEPTHS_APART:
             return depths_in(connection, now_ms, self._clock.jumps)

@@ -114,21 +114,21 @@ class CallersDatabase(Database):
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def write(self, run: Run[T], *, synced: bool = True, early: bool = False, adds: bool = False) -> T:
-        """As `Database.write`; inside `joined` it is as durable as the program's own commit."""
+        """Like `Database.write`; inside `joined` it is as durable as the program's own commit."""
         connection = self._here.connection
         if connection is None:
             return super().write(run, synced=synced, early=early, adds=adds)
         return self._in_savepoint_of(connection, run)
 
     def read(self, run: Run[T]) -> T:
-        """As `Database.read`; inside `joined` it also sees what the transaction has written."""
+        """Like `Database.read`; inside `joined` it also sees what the transaction has written."""
         connection = self._here.connection
         if connection is None:
             return super().read(run)
         return self._translated(lambda: run(connection))
 
     def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
-        """As `Database.together`; inside `joined` it is part of that transaction."""
+        """Like `Database.together`; inside `joined` it is part of that transaction."""
         connection = self._here.connection
         if connection is None:
             return super().together(calls, synced=synced)
@@ -162,7 +162,7 @@ class CallersDatabase(Database):
         return value
 
     def _as_callers(self, error: sqlite3.Error) -> BaseException:
-        """As `translate`, for a transaction that the program has open."""
+        """Like `translate`, for a transaction that the program has open."""
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:
             return errors.StorageBusy(
                 f"Another process has written to {self.path} since the transaction read from it.",

@@ -48,7 +48,7 @@ _TAKE_BACK: Final = "ROLLBACK TO onefold_handler /*onefold*/"
 def settle_all_in(
     connection: sqlite3.Connection, queues: SqliteQueues, settlements: Sequence[Settlement], now_ms: int
 ) -> list[Verdict]:
-    """As `Commit.commit`, inside the caller's transaction, which the caller must roll back when this raises.
+    """Like `Commit.commit`, inside the caller's transaction, which the caller must roll back when this raises.
 
     Raises:
         UsageError: as for `Commit.commit`.

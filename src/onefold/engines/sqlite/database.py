@@ -185,7 +185,7 @@ class Database:
         raise kept_turn(self.path, self.patience.waited_ms)
 
     def _run_alone(self, run: Run[T], synced: bool, early: bool) -> tuple[T, bool]:
-        """As `_run_waiting`, for a single caller; returns its result, and whether it still has to be synced."""
+        """Like `_run_waiting`, for a single caller; returns its result, and whether it still has to be synced."""
         try:
             with (writer := self._ready()):  # after an exception the end of the block rolls back
                 self._sync(synced and not early)

@@ -173,7 +173,7 @@ class SqliteEngine:
         return None if self._presence is None else self._presence.mark(self._clock.now_ms())
 
     def _appear_for_calls(self) -> FileRenewalMark | None:
-        """As `renewal_mark`, but nothing is written before its first `renewed`: a signal may interrupt the caller.
+        """Like `renewal_mark`, but nothing is written before its first `renewed`: a signal may interrupt the caller.
 
         A program that calls guarded functions may have no worker, so this also frees what dead processes held.
         """
@@ -188,7 +188,7 @@ class SqliteEngine:
         return FileRenewalMark(self._presence, self._clock.now_ms())
 
     def stopped_process(self, record: Record) -> int | None:
-        """As `Engine.stopped_process`."""
+        """See `Engine.stopped_process`."""
         return self.store.stopped_process(record, self._clock.now_ms())
 
     def waiter(self, *, foreign: bool = False) -> WakeableWaiter:
@@ -462,7 +462,7 @@ class ReadOnlyDatabase(Database):
             )
 
     def read(self, run: Run[T]) -> T:
-        """As `Database.read`."""
+        """See `Database.read`."""
         try:
             return super().read(run)
         except _NoIndex:

@@ -36,7 +36,7 @@ _DETAIL = msgspec.json.Decoder(_Detail)
 
 
 def append_in(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-    """As `Ledger.append`, inside the caller's transaction."""
+    """Like `Ledger.append`, inside the caller's transaction."""
     connection.executemany(_INSERT, map(_values, rows))
 
 

@@ -130,7 +130,7 @@ class SqliteOutbox:
 
     @property
     def token(self) -> str:
-        """As `OutboxTable.token`."""
+        """See `OutboxTable.token`."""
         if self._token is None:
             names = self._ask("SELECT name FROM sqlite_master WHERE name = 'onefold_outbox_version'")
             if not names:
@@ -146,7 +146,7 @@ class SqliteOutbox:
         return self._token
 
     def waiting(self, app: str, queues: Collection[str], limit: int) -> list[OutboxRow]:
-        """As `OutboxTable.waiting`."""
+        """See `OutboxTable.waiting`."""
         if self._link is not None:
             self._seen = data_version(self._link)  # before reading, so that nothing is missed
         marks = ", ".join("?" * len(queues))
@@ -158,18 +158,18 @@ class SqliteOutbox:
         return [OutboxRow(RowId(number, token), queue, message) for number, token, queue, message in rows]
 
     def remove(self, ids: Sequence[RowId]) -> None:
-        """As `OutboxTable.remove`."""
+        """See `OutboxTable.remove`."""
         for start in range(0, len(ids), 500):
             numbers, tokens = zip(*ids[start : start + 500], strict=True)
             marks = ", ".join("?" * len(numbers))
             self._ask(f"DELETE FROM onefold_outbox WHERE id IN ({marks}) AND token IN ({marks})", (*numbers, *tokens))
 
     def refuse(self, row: RowId, why: str) -> None:
-        """As `OutboxTable.refuse`."""
+        """See `OutboxTable.refuse`."""
         self._ask("UPDATE onefold_outbox SET refused = ? WHERE id = ? AND token = ?", (why, *row))
 
     def backlog(self, app: str) -> Backlog:
-        """As `OutboxTable.backlog`."""
+        """See `OutboxTable.backlog`."""
         ((waiting, oldest, refused),) = self._ask(
             f"SELECT count(*) - count(refused), {_NOW_MS} - min(CASE WHEN refused IS NULL THEN created_at_ms END), "
             "count(refused) FROM onefold_outbox WHERE app = ?",
@@ -178,7 +178,7 @@ class SqliteOutbox:
         return Backlog(waiting=waiting, oldest_age_ms=None if oldest is None else max(oldest, 0), refused=refused)
 
     def wait(self, rest: Callable[[int], bool], at_most_ms: int) -> None:
-        """As `OutboxTable.wait`; a commit is noticed within 200 ms."""
+        """Like `OutboxTable.wait`; a commit is noticed within 200 ms."""
         for _ in range(0, at_most_ms, _LOOK_MS):
             if self._link is not None and data_version(self._link) != self._seen:
                 return
@@ -186,7 +186,7 @@ class SqliteOutbox:
                 return
 
     def close(self) -> None:
-        """As `OutboxTable.close`."""
+        """See `OutboxTable.close`."""
         link, self._link = self._link, None
         if link is not None:
             link.close()

@@ -264,7 +264,7 @@ _ROWS_MAX: Final = 50  # rows of one INSERT; each number of rows needs its own s
 def insert_alike(
     connection: sqlite3.Connection, at: tuple[int, int, int, int], rest: Sequence[tuple[str | None, str | None, str]]
 ) -> None:
-    """As `insert`, for messages of a standard queue with equal times; for ten messages it takes a third of the time.
+    """Like `insert`, for messages of a standard queue with equal times; for ten messages it takes a third of the time.
 
     Args:
         at: queue, id of the first message (the others have the next ids), sent_at_ms, visible_at_ms.
@@ -458,7 +458,7 @@ class Catalogue:
         return replace(row, flag_of=self._flag_of, is_stopped=self._is_stopped, jumps=jumps, ahead_ms=ahead_ms, **timed)
 
     def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
-        """As `Engine.stop_groups`."""
+        """See `Engine.stop_groups`."""
         self._flag_of = flag_of
         self._known = ("", {})
 

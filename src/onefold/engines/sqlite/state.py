@@ -29,13 +29,13 @@ ON CONFLICT (name) DO UPDATE SET version = excluded.version, value = excluded.va
 
 
 def get_in(connection: sqlite3.Connection, names: Sequence[str]) -> list[Versioned | None]:
-    """As `State.get`, inside the caller's transaction."""
+    """Like `State.get`, inside the caller's transaction."""
     found = [connection.execute(_GET, (name,)).fetchone() for name in names]
     return [None if row is None or row[1] is None else Versioned(*row) for row in found]
 
 
 def put_in(connection: sqlite3.Connection, changes: Sequence[Change], now_ms: int) -> list[bool]:
-    """As `State.put`, inside the caller's transaction.
+    """Like `State.put`, inside the caller's transaction.
 
     Args:
         now_ms: the time, noted for names that are deleted.
@@ -111,7 +111,7 @@ _EVER: Final = 2**63 - 1
 
 
 def keep_in(connection: sqlite3.Connection, name: str, events: Sequence[Archived]) -> None:
-    """As `Archive.keep`, inside the caller's transaction."""
+    """Like `Archive.keep`, inside the caller's transaction."""
     connection.executemany(_INSERT, [(name, one.event_id, one.time_ms, one.expires_at_ms, one.text) for one in events])
 
 

@@ -183,7 +183,7 @@ def claim_in(
     stopped: Callable[[Record], int | None] = lambda _: None,
     jumps: Jumps = NO_JUMPS,
 ) -> list[Answer]:
-    """As `Store.claim`, inside the caller's transaction; for `stopped` see `SqliteStore.stopped_process`."""
+    """Like `Store.claim`, inside the caller's transaction; for `stopped` see `SqliteStore.stopped_process`."""
     idents = [ident(ask.key) for ask in asks]
     records: dict[bytes, Record | None] = {**_find(connection, idents, jumps)}
     stored = set(records)
@@ -224,7 +224,7 @@ def dead_owners(connection: sqlite3.Connection) -> frozenset[str]:
 
 
 def start_in(connection: sqlite3.Connection, holds: Sequence[Hold], now_ms: int) -> list[bool]:
-    """As `Store.start`, inside the caller's transaction."""
+    """Like `Store.start`, inside the caller's transaction."""
     return [_start(connection, hold, now_ms) for hold in holds]
 
 
@@ -236,7 +236,7 @@ def _start(connection: sqlite3.Connection, hold: Hold, now_ms: int) -> bool:
 
 
 def renew_in(connection: sqlite3.Connection, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
-    """As `Store.renew`, inside the caller's transaction."""
+    """Like `Store.renew`, inside the caller's transaction."""
     return [
         connection.execute(_RENEW, (lease_until_ms, ident(hold.key), hold.owner, hold.fence)).rowcount == 1
         for hold in holds
@@ -244,7 +244,7 @@ def renew_in(connection: sqlite3.Connection, holds: Sequence[Hold], lease_until_
 
 
 def write_in(connection: sqlite3.Connection, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[Written]:
-    """As `Store.write`, inside the caller's transaction; distinguishes a repeated Complete from a first one."""
+    """Like `Store.write`, inside the caller's transaction; distinguishes a repeated Complete from a first one."""
     completed: Counter[str] = Counter()
     if len(writes) > 1 and _complete_all(connection, writes, now_ms):
         completed.update([hold.key.job for hold, _ in writes])
@@ -297,7 +297,7 @@ def _count(connection: sqlite3.Connection, completed: Counter[str], now_ms: int)
 
 
 def restore_in(connection: sqlite3.Connection, records: Sequence[Record]) -> list[bool]:
-    """As `Store.restore`, inside the caller's transaction."""
+    """Like `Store.restore`, inside the caller's transaction."""
     return [_restore(connection, record) for record in records]
 
 
@@ -311,7 +311,7 @@ def _restore(connection: sqlite3.Connection, record: Record) -> bool:
 
 
 def clear_outbox_in(connection: sqlite3.Connection, holds: Sequence[Hold]) -> list[Written]:
-    """As `Store.clear_outbox`, inside the caller's transaction; distinguishes an outbox that was empty before."""
+    """Like `Store.clear_outbox`, inside the caller's transaction; distinguishes an outbox that was empty before."""
     return [_clear_outbox(connection, hold) for hold in holds]
 
 
@@ -330,7 +330,7 @@ def _clear_outbox(connection: sqlite3.Connection, hold: Hold) -> Written:
 def read_in(
     connection: sqlite3.Connection, keys: Sequence[RecordKey], now_ms: int, jumps: Jumps = NO_JUMPS
 ) -> list[Record | None]:
-    """As `Store.read`, inside the caller's transaction."""
+    """Like `Store.read`, inside the caller's transaction."""
     idents = [ident(key) for key in keys]
     records = _find(connection, idents, jumps)
     found = [records.get(key) for key in idents]
@@ -358,7 +358,7 @@ class SqliteStore:
         self.capabilities = StoreCapabilities(durable=lasting, proves_death=lasting, notes_claims=True)
 
     def stopped_process(self, record: Record, now_ms: int) -> int | None:
-        """As `Engine.stopped_process`."""
+        """See `Engine.stopped_process`."""
         return self._stopped_process(record) if transitions.may_stand(record, now_ms) else None
 
     def _stopped_process(self, record: Record) -> int | None:
@@ -369,7 +369,7 @@ class SqliteStore:
     # -- Store ---------------------------------------------------------------------------------------------------------
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
-        """As `Store.claim`, all asks and their rows in one transaction; a repeated call may be answered without one.
+        """Like `Store.claim`, all asks and their rows in one transaction; a repeated call may be answered without one.
 
         Raises:
             NotOnDisk: a sync failed; the claims were released.
@@ -409,29 +409,29 @@ class SqliteStore:
         return answer if after is None and isinstance(answer, Completed) else None
 
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
-        """As `Store.start`, in one transaction."""
+        """Like `Store.start`, in one transaction."""
         return self._engine.write(lambda connection: start_in(connection, holds, now_ms))
 
     def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
-        """As `Store.renew`, in one transaction."""
+        """Like `Store.renew`, in one transaction."""
         return self._engine.write(lambda connection: renew_in(connection, holds, lease_until_ms), synced=False)
 
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
-        """As `Store.write`, in one transaction."""
+        """Like `Store.write`, in one transaction."""
         written = self._engine.write(lambda connection: write_in(connection, writes, now_ms))
         return [became != "lost" for became in written]
 
     def restore(self, records: Sequence[Record]) -> list[bool]:
-        """As `Store.restore`, in one transaction."""
+        """Like `Store.restore`, in one transaction."""
         return self._engine.write(lambda connection: restore_in(connection, records))
 
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
-        """As `Store.clear_outbox`, in one transaction."""
+        """Like `Store.clear_outbox`, in one transaction."""
         cleared = self._engine.write(lambda connection: clear_outbox_in(connection, holds))
         return [became != "lost" for became in cleared]
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
-        """As `Store.read`, from a snapshot; it does not wait for writers."""
+        """Like `Store.read`, from a snapshot; it does not wait for writers."""
         return self._engine.read(lambda connection: read_in(connection, keys, now_ms, self.clock.jumps))
 
     # -- RecordAdmin ---------------------------------------------------------------------------------------------------

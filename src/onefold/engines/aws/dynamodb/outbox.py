@@ -93,7 +93,7 @@ class DynamoOutbox:
 
     @property
     def token(self) -> str:
-        """As `OutboxTable.token`."""
+        """See `OutboxTable.token`."""
         if self._token is None:
             try:
                 found = self._table.get(_MARKER)
@@ -118,7 +118,7 @@ class DynamoOutbox:
         )
 
     def waiting(self, app: str, queues: Collection[str], limit: int) -> list[OutboxRow]:
-        """As `OutboxTable.waiting`."""
+        """See `OutboxTable.waiting`."""
         shards = [self._rows_of(f"{app}/{shard}", queues, limit) for shard in range(SHARDS)]
         return list(itertools.islice(heapq.merge(*shards), limit))
 
@@ -129,11 +129,11 @@ class DynamoOutbox:
                 yield OutboxRow(RowId(int(number), f"{partition} {token}"), item["queue"]["S"], item["message"]["S"])
 
     def remove(self, ids: Sequence[RowId]) -> None:
-        """As `OutboxTable.remove`."""
+        """See `OutboxTable.remove`."""
         self._table.delete_all([_place(one) for one in ids])
 
     def refuse(self, row: RowId, why: str) -> None:
-        """As `OutboxTable.refuse`."""
+        """See `OutboxTable.refuse`."""
         place = _place(row)
         item = self._table.get(place)
         if item is None:
@@ -142,7 +142,7 @@ class DynamoOutbox:
         self._table.transact([{"Put": {"Item": aside}}, {"Delete": {"Key": place}}])
 
     def backlog(self, app: str) -> Backlog:
-        """As `OutboxTable.backlog`."""
+        """See `OutboxTable.backlog`."""
         shards = [f"{app}/{shard}" for shard in range(SHARDS)]
         waiting = sum(map(self._count, shards))
         firsts = [item for one in shards for item in itertools.islice(self._table.query(**_in(one), Limit=1), 1)]
@@ -164,7 +164,7 @@ class DynamoOutbox:
             start = {"ExclusiveStartKey": last}
 
     def wait(self, rest: Callable[[int], bool], at_most_ms: int) -> None:
-        """As `OutboxTable.wait`; DynamoDB sends no notice of a change, so this only waits."""
+        """Like `OutboxTable.wait`; DynamoDB sends no notice of a change, so this only waits."""
         rest(at_most_ms)
 
     def close(self) -> None:
