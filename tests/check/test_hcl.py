@@ -333,6 +333,32 @@ def test_without_the_extra_one_line_says_what_was_not_read(tmp_path: Path, monke
     assert "check-hcl" in named.output
 
 
+def test_json_gives_providers_to_modules(tmp_path: Path) -> None:
+    copied("regions", tmp_path, ("var.timeout * 6", "var.timeout * 5"))
+    (tmp_path / "main.tf").unlink()
+    modules = {
+        "here": {"source": "./queue", "timeout": 20},
+        "there": {"source": "./queue", "timeout": 100, "providers": {"aws": "aws.us-east"}},
+    }
+    providers = [{"region": "eu-west-1"}, {"alias": "us-east", "region": "us-east-1"}]
+    (tmp_path / "main.tf.json").write_text(json.dumps({"provider": {"aws": providers}, "module": modules}, indent=1))
+    assert found(tmp_path) == ["DUP002 warning", "DUP002 warning"]
+
+
+def test_json_alone_needs_no_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change = ("${var.timeout * 6}", "${var.timeouts[0]}"), ('{"timeout"', '{"timeouts": {"default": [60]}, "timeout"')
+    copied("json", tmp_path / "a", *change)
+    copied("json", tmp_path / "b", *change, ("[60]", "[50]"))
+    copied("json", tmp_path / "computes")
+    monkeypatch.setitem(sys.modules, "hcl2", None)
+    assert found(tmp_path / "a") == []
+    assert found(tmp_path / "b") == ["DUP002 warning"]
+    said = run(str(tmp_path / "computes"))
+    assert said.exit_code == 0
+    assert "check-hcl" in said.output
+    assert "Nothing was checked" in said.output
+
+
 # -- which directories are read --------------------------------------------------------------------------------------------
 
 

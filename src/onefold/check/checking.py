@@ -23,7 +23,7 @@ from onefold.check.collect_template import collect
 from onefold.check.documents import FILE_BYTES_MAX, read_document, unknown_functions
 from onefold.check.facts import Document, TemplateFacts
 from onefold.check.findings import SEVERITIES, Finding, Severity, is_remote
-from onefold.check.hcl_files import can_read_hcl
+from onefold.check.hcl_files import can_read_hcl, has_hcl
 from onefold.check.inputs import Input, read_input
 from onefold.check.joined import Joined, entries_of
 from onefold.check.model import model_of
@@ -122,7 +122,7 @@ def check(
             named.add(str(candidate.path))
         if candidate.is_python:
             sources.append((candidate.path, candidate.root))
-        elif candidate.is_terraform and not can_read_hcl():
+        elif candidate.is_terraform and not can_read_hcl() and has_hcl(candidate.path):
             terraform.append(candidate)
         else:
             checking.read(candidate, parameters or {}, (texts or {}).get(candidate.path))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
 
-from onefold.check.hcl_files import nodes, word
+from onefold.check.hcl_files import can_read_hcl, nodes, word
 from onefold.check.hcl_values import (
     ARITHMETIC,
     ITEMS_MAX,
@@ -44,6 +44,8 @@ VALUES_MAX: Final = 3_000_000  # ours: values in all that these make, by `size_o
 _PLAN_INSTEAD: Final = "Check a plan: terraform show -json plan > plan.json."
 _ESCAPE: Final = re.compile(r'\\(?:([nrt"\\])|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8}))')
 _ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
+_PLAIN: Final = re.compile(r"""([A-Za-z_][\w-]{0,255})((?:\.[A-Za-z_][\w-]*|\[(?:[0-9]{1,9}|"[^"$%\\]*")\])+)""")
+_PLAIN_STEP: Final = re.compile(r"""\.([\w-]+)|\[([0-9]+)\]|\["([^"]*)"\]""")
 _SPECIAL: Final = re.compile(r"\$\$\{|%%\{|\$\{|%\{")
 
 
@@ -213,12 +215,18 @@ class _Expressions:
             ends = _end_of(text, match.end())
             if match[0] == "%{" or ends is None:
                 return unknown("a text with directives")
+            written, at = text[match.end() : ends].strip(), ends + 1
+            if (plain := _PLAIN.fullmatch(written)) is not None:
+                steps = [int(one[2]) if one[2] else one[1] or one[3] for one in _PLAIN_STEP.finditer(plain[2])]
+                parts.append(self._named(plain[1], steps, scope))
+                continue
             try:
-                node = self._names.parsed(text[match.end() : ends])
+                node = self._names.parsed(written)
             except UsageError:
+                if not can_read_hcl():
+                    raise
                 return unknown("a text that is not understood")
             parts.append(self.value(node, scope))
-            at = ends + 1
         return self._joined([*parts, text[at:]] if parts else [text])
 
     def _joined(self, parts: list[Any]) -> Any:
@@ -348,8 +356,9 @@ class _Expressions:
                     node = inner[0]
                 case _:
                     return followed(self.value(node, scope), steps[::-1])
-        steps.reverse()
-        root = word(node)
+        return self._named(word(node), steps[::-1], scope)
+
+    def _named(self, root: str, steps: Sequence[Any], scope: Scope) -> Any:
         if root in scope.names:
             return followed(scope.names[root], steps)
         return self._names.named(root, steps, scope)

@@ -1,7 +1,7 @@
 """Terraform's own files as blocks: `*.tf` and `*.tf.json` of a directory, and the values in `*.tfvars`, with positions.
 
 HCL is parsed by python-hcl2, of which only the syntax tree is used: it has the position of every value, and the extra
-`check-hcl` brings it. JSON is read as every other JSON is here.
+`check-hcl` brings it. JSON is read as every other JSON is here, without the extra.
 Never here: what an expression is worth (hcl_expressions.py), or how blocks belong together (hcl_modules.py). Invariants:
 sizes and depth are bounded; what is refused is refused with file and line.
 
@@ -67,6 +67,11 @@ def is_hcl(name: str) -> bool:
 def can_read_hcl() -> bool:
     """Whether python-hcl2 is installed."""
     return find_spec("hcl2") is not None
+
+
+def has_hcl(folder: Path) -> bool:
+    """Whether a directory has files in HCL, and not in JSON only."""
+    return any(folder.glob("*.tf"))
 
 
 def blocks_in(folder: Path) -> dict[str, list[HclBlock]]:
@@ -289,7 +294,10 @@ def _labelled(
 
 
 def _of_json(document: Document, value: Any, path: PropertyPath) -> Expression:
-    return Expression(value, _span(document, path))
+    inside = (
+        {name: _of_json(document, one, (*path, name)) for name, one in value.items()} if isinstance(value, dict) else {}
+    )
+    return Expression(value, _span(document, path), inside)
 
 
 def _span(document: Document, path: PropertyPath) -> Span:
