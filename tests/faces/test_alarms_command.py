@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,14 @@ def test_a_silence_is_kept_with_who_and_why(till: Shell) -> None:
     ("words", "code", "said"),
     [
         (["silence", "nonsense", "till:app", "--for", "2h", "--reason", "x"], 1, "There is no alarm 'nonsense'"),
+        (["silence", "stalled/oders", "till:app", "--for", "2h", "--reason", "x"], 1, "Did you mean stalled/orders?"),
+        (
+            ["silence", "stalled/orders-dead", "till:app", "--for", "2h", "--reason", "x"],
+            1,
+            "There is no queue 'orders-d",
+        ),
+        (["silence", "lease-lost/bok", "till:app", "--for", "2h", "--reason", "x"], 1, "Did you mean lease-lost/book?"),
+        (["silence", "stalled", "till:app", "--lift", "--reason", "x"], 1, "'stalled' is not silenced"),
         (["silence", "stalled", "till:app", "--for", "31d", "--reason", "x"], 1, "31 days is too long"),
         (["silence", "stalled", "till:app", "--for", "1h", "--reason", " "], 1, "needs a reason"),
         (["silence", "stalled", "till:app", "--reason", "x"], 2, "Say for how long"),
@@ -91,6 +100,13 @@ def test_a_silence_is_kept_with_who_and_why(till: Shell) -> None:
 )
 def test_what_cannot_be_done_is_said(till: Shell, words: list[str], code: int, said: str) -> None:
     assert said in till.fails("alarms", *words, code=code)
+
+
+def test_a_queue_or_job_of_the_app_that_nobody_has_used_can_be_silenced(shell: Shell) -> None:
+    (shell.folder / "till.py").write_text(APP)
+    sys.modules.pop("till", None)
+    for name in ("stalled/orders", "lease-lost/book", "map-failed/later", "*"):
+        assert "is silenced until" in shell("alarms", "silence", name, "till:app", "--for", "2h", "--reason", "x")
 
 
 def test_the_table_of_alarms(shell: Shell) -> None:
@@ -116,3 +132,43 @@ def test_the_rules_for_prometheus_are_written(till: Shell) -> None:
     found = till.json("alarms", "rules", "till:app", "--prometheus")
     assert found["prometheus"] == written
     assert "--prometheus" in till.fails("alarms", "rules", "till:app", code=2)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "The URL of webhook is to be read from env:TILL_HOOK, and nothing is there."),
+        ("not a url", "What webhook names is not an http(s) URL."),
+        ("http://127.0.0.1:1/x", "The webhook cannot be reached"),
+    ],
+)
+def test_a_test_fails_if_a_target_did_not_take_a_report(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, value: str | None, said: str
+) -> None:
+    (shell.folder / "hooked.py").write_text(APP.replace("app.alarms(", 'app.alarms(webhook="env:TILL_HOOK", '))
+    monkeypatch.delitem(sys.modules, "hooked", raising=False)
+    if value is None:
+        monkeypatch.delenv("TILL_HOOK", raising=False)
+    else:
+        monkeypatch.setenv("TILL_HOOK", value)
+    shown = " ".join(shell("alarms", "test", "held-not-empty", "hooked:app", code=1).split())
+    assert "sent to command: " in shown
+    assert f"webhook did not get every report: {said}" in shown
+    (test,) = shell.json("alarms", "test", "held-not-empty", "hooked:app", code=1)["tests"]
+    assert list(test["unsent"]) == ["webhook"]
+    assert test["sent"] == len(got(shell.folder)) // 2
+
+
+def test_who_sends_reports_is_warned_of_a_target_whose_place_is_not_set(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shell.folder / "hooked.py").write_text(APP.replace("app.alarms(", 'app.alarms(webhook="env:TILL_HOOK", '))
+    warning = "warning: The URL of webhook is to be read from env:TILL_HOOK, and nothing is there. Reports of alarms"
+    for words in (("worker", "hooked:app", "--until-empty"), ("watch", "hooked:app", "--once")):
+        for is_set in (False, True):
+            monkeypatch.delitem(sys.modules, "hooked", raising=False)
+            monkeypatch.delenv("TILL_HOOK", raising=False)
+            if is_set:
+                monkeypatch.setenv("TILL_HOOK", "http://127.0.0.1:1/x")
+            shell(*words)
+            assert (warning in " ".join(shell.said.split())) is not is_set

@@ -6,10 +6,14 @@ Never here: output, targets. Invariant: reading changes nothing; a silence recor
 
 from __future__ import annotations
 
+import difflib
+
 from msgspec import Struct
 
 from onefold import errors
+from onefold.admin.jobs import taken_names
 from onefold.admin.session import AdminSession
+from onefold.contracts.admin import roles
 from onefold.observe import incidents
 from onefold.observe.alarms import ALARMS, Severity
 from onefold.observe.incidents import Phase, Silence
@@ -94,7 +98,8 @@ def silence(session: AdminSession, name: str, for_ms: int, reason: str) -> Silen
         name: an alarm, `<alarm>/<subject>`, or `*`. reason: why; goes into the ledger.
 
     Raises:
-        NotFoundError: the alarm does not exist. UsageError: no reason, or too long.
+        NotFoundError: the alarm, or the queue or job after the `/`, does not exist; or it is not silenced, and its silence
+            was to be ended. UsageError: no reason, or too long.
     """
     if not reason.strip():
         raise errors.UsageError(
@@ -103,7 +108,33 @@ def silence(session: AdminSession, name: str, for_ms: int, reason: str) -> Silen
             todo='Add --reason "why, and who knows about it".',
         )
     at_ms = session.now_ms()
+    if for_ms:
+        _check_subject(session, name)
+    elif name not in (there := [one.name for one in incidents.silences(session.engine.state, at_ms)]):
+        raise errors.NotFoundError(
+            f"{name!r:.100} is not silenced.",
+            meaning="Nothing was changed.",
+            todo=f"Silenced now: {', '.join(there) or 'nothing'}.",
+        )
     wanted = Silence(name=name, until_ms=at_ms + for_ms, reason=reason.strip(), by=session.actor, at_ms=at_ms)
     incidents.silence(session.engine.state, wanted)
     session.record("alarm-silenced", alarm=name, for_ms=for_ms, reason_text=wanted.reason)
     return wanted
+
+
+def _check_subject(session: AdminSession, name: str) -> None:
+    alarm, _, subject = name.partition("/")
+    kind = ALARMS[alarm].of if subject and alarm in ALARMS else None
+    known: set[str] = set()
+    if kind == "queue":
+        declared = {one.name: one for one in session.jobs.queues} if session.jobs is not None else {}
+        known = set(roles({**declared, **session.settings()}).sources)
+    elif kind == "job":
+        known = {one.name for one in taken_names(session)} | set(session.jobs.named if session.jobs is not None else ())
+    if known and subject not in known:
+        near = difflib.get_close_matches(subject, known, n=1)
+        raise errors.NotFoundError(
+            f"There is no {kind} {subject!r:.100} here.",
+            meaning="Nothing was silenced.",
+            todo=f"Did you mean {alarm}/{near[0]}?" if near else f"There are: {', '.join(sorted(known)[:10])}.",
+        )

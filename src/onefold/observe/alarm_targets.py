@@ -187,6 +187,24 @@ def names(targets: AlarmTargets) -> list[str]:
     return [name for name, value in given.items() if value]
 
 
+def unreadable(targets: AlarmTargets) -> list[str]:
+    """What keeps this process from sending reports: variables and files that do not name a place; one sentence each."""
+    found = []
+    try:
+        if targets.slack and targets.slack_channel is not None:
+            value_of(targets.slack, "The token of slack")
+        elif targets.slack:
+            _url(targets.slack, "slack")
+    except errors.PermanentError as error:
+        found.append(error.what)
+    try:
+        if targets.webhook:
+            _url(targets.webhook, "webhook")
+    except errors.PermanentError as error:
+        found.append(error.what)
+    return found
+
+
 def outgoing(runtime: Runtime, targets: AlarmTargets, report: Report) -> list[Outgoing]:
     """The messages that send a report, one for each target."""
     job = runtime.registry.jobs[JOB]

@@ -22,7 +22,7 @@ from onefold.admin.session import AdminSession, SessionJobs
 from onefold.app import App
 from onefold.contracts.store import RecordKey
 from onefold.observe import alarms
-from onefold.observe.alarm_targets import QUEUE
+from onefold.observe.alarm_targets import JOB, QUEUE
 from onefold.observe.incidents import Report
 from onefold.observe.watch import EventNotes, Watch
 from onefold.options import AlarmTargets
@@ -45,7 +45,8 @@ class DrillResult(Struct, frozen=True, kw_only=True):
     Args:
         alarm, subject: the alarm that was tested. began_after_ms, ended_after_ms: time from the condition to the report
             that it began, and from the condition's end to the report that it ended.
-        reports: all reports of this alarm. sent: how many messages were sent to targets.
+        reports: all reports of this alarm. sent: how many messages targets have taken.
+        unsent: why a target did not take a message, by target; the last reason.
     """
 
     alarm: str
@@ -54,6 +55,7 @@ class DrillResult(Struct, frozen=True, kw_only=True):
     ended_after_ms: int
     reports: tuple[Report, ...]
     sent: int
+    unsent: Mapping[str, str]
 
 
 class Drill:
@@ -78,7 +80,6 @@ class Drill:
         self.counted: Mapping[str, int] | None = None
         self.notes = EventNotes()
         self.reports: list[Report] = []
-        self.sent = 0
         self.app = app = App("drill", sinks=[self.notes])
         queue = app.queue(WORK, retention="1h")
 
@@ -147,12 +148,26 @@ class Drill:
             found = self.watch.look()
             self.reports += found
             if self.watch.targets is not None:
-                self.sent += self.world.run(queues=[QUEUE])
+                self.world.run(queues=[QUEUE])
             for one in found:
                 if (one.alarm, one.kind) == (alarm, kind):
                     return one, took_ms
             self.world.clock.advance(STEP_MS)
         raise errors.InvariantBroken(f"The alarm {alarm} should have been reported ({kind}) within two days.")
+
+    def sent(self) -> tuple[int, dict[str, str]]:
+        """How many messages targets have taken, and why a target did not take one."""
+        took: set[str] = set()
+        unsent = {}
+        for event in self.world.events:
+            if event.key is None or event.key.job != JOB:
+                continue
+            if event.name == "completed":
+                took.add(event.key.key)
+            error = event.exception
+            said = error.what if isinstance(error, errors.OnefoldError) else event.detail.get("error", event.name)
+            unsent[event.key.key] = str(said)
+        return len(took), {key.rpartition(" to ")[2]: why for key, why in unsent.items() if key not in took}
 
 
 def _nothing() -> None:
@@ -367,11 +382,13 @@ def drill(alarm: str, targets: AlarmTargets | None = None) -> DrillResult:
         began, began_after_ms = drill.until(alarm, "began")
         end()
         _, ended_after_ms = drill.until(alarm, "ended")
+        sent, unsent = drill.sent()
         return DrillResult(
             alarm=alarm,
             subject=began.subject,
             began_after_ms=began_after_ms,
             ended_after_ms=ended_after_ms,
             reports=tuple(one for one in drill.reports if one.alarm == alarm),
-            sent=drill.sent,
+            sent=sent,
+            unsent=unsent,
         )

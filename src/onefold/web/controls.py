@@ -51,8 +51,6 @@ def silence(view: View) -> Redirect:
     if form.get("seen") != _seen(_silence_of(view, name)):
         raise changed_meanwhile(f"The silence of {name!r:.100} has changed.", "Look at the alarms, and try again.")
     for_ms = duration.to_ms(form.get("for", ""), "for", most_ms=incidents.SILENCE_MS_MAX)
-    if not for_ms and _silence_of(view, name) is None:
-        raise errors.NotFoundError(f"{name!r:.100} is not silenced.", meaning="Nothing was changed.")
     if name == incidents.EVERY:
         view.needs("admin")
     alarms.silence(view.session, name, for_ms, reason_of(view))

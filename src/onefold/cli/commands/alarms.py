@@ -22,7 +22,7 @@ from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line
 from onefold.clock import SystemClock
 from onefold.observe import alarm_rules
-from onefold.observe.alarm_targets import QUEUE, names
+from onefold.observe.alarm_targets import QUEUE, names, unreadable
 from onefold.observe.alarms import ALARMS
 from onefold.observe.incidents import Report, history
 from onefold.observe.watch import Watch, beside
@@ -145,7 +145,8 @@ def silence(words: tuple[str, ...], url: str | None, for_ms: int | None, lift: b
 def test(words: tuple[str, ...], every: bool) -> Answer:
     """Make an alarm's condition true on a separate engine, wait for the alarm and for its end, and report both.
 
-    Time is simulated. With an APP the reports go to its targets, marked as a test, so that you see them arrive.
+    Time is simulated. With an APP the reports go to its targets, marked as a test, so that you see them arrive. Exit
+    code 1: a target did not take a report.
     """
     app, rest = target.split(words, 0 if every else 1, names="" if every else "NAME")
     targets = target.load(app).registry.alarms if app is not None else None
@@ -153,7 +154,8 @@ def test(words: tuple[str, ...], every: bool) -> Answer:
         raise errors.UsageError(f"{app} does not say where its alarms go.", todo="Call app.alarms(slack=...) in it.")
     results = [drill(name, targets) for name in (DRILLS if every else rest)]
     where = names(targets) if targets is not None else []
-    return Answer({"tests": results, "targets": where}, draw=lambda: _draw_tests(results, where))
+    code = int(any(one.unsent for one in results))
+    return Answer({"tests": results, "targets": where}, draw=lambda: _draw_tests(results, where), code=code)
 
 
 def _draw_tests(results: Sequence[DrillResult], where: Sequence[str]) -> None:
@@ -163,10 +165,14 @@ def _draw_tests(results: Sequence[DrillResult], where: Sequence[str]) -> None:
             f"had ended; {counted(len(one.reports), 'report')}"
         )
     sent = sum(one.sent for one in results)
-    line(
-        f"sent to {', '.join(where)}: {counted(sent, 'message')}" if where else "sent nowhere: no APP was named",
-        "dim",
-    )
+    unsent = {name: why for one in results for name, why in one.unsent.items()}
+    took = [name for name in where if name not in unsent]
+    if took:
+        line(f"sent to {', '.join(took)}: {counted(sent, 'message')}", "dim")
+    for name, why in unsent.items():
+        render.fold(f"{name} did not get every report: {why}", "", "  ", "red")
+    if not where:
+        line("sent nowhere: no APP was named", "dim")
 
 
 @declared("rules", example="onefold alarms rules shop:app --prometheus > onefold.rules.yml")
@@ -210,6 +216,8 @@ def watch(words: tuple[str, ...], once: bool) -> Answer:
     app = found.app
     made = Watch(app.runtime(), app.registry.alarms)
     sender = _sender(app, until_empty=once)
+    for warning in unreadable(app.registry.alarms) if app.registry.alarms is not None else ():
+        render.note(f"warning: {warning} Reports of alarms cannot be sent.")
     reports: list[Report] = []
     if sender is None:
         render.note(

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ from onefold.cli.measuring import Measures
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import line, number
 from onefold.observe.alarm_targets import QUEUE as ALARMS_QUEUE
+from onefold.observe.alarm_targets import unreadable
 from onefold.observe.sinks import LogSink, of_app
 from onefold.observe.watch import Watch, beside
 from onefold.observe.wording import age, counted, instant
@@ -192,7 +193,9 @@ def command(
     sinks += measures.sinks
     if not quiet and not in_lines:
         sinks.append(Failures(_work(found.app, received, settings)))
-    for warning in (*found.app.runtime().engine.check(), *_warnings(found), *payloads.renamed(found.session)):
+    for warning in (*found.app.runtime().engine.check(), *_warnings(found), *_of_alarms(found.app, received)):
+        render.note(f"warning: {warning}")
+    for warning in payloads.renamed(found.session):
         render.note(f"warning: {warning}")
     watching: AbstractContextManager[None] = nullcontext()
     if ALARMS_QUEUE in received and not until_empty:
@@ -239,6 +242,12 @@ def _warnings(found: target.Target) -> list[str]:
     """Names in declarations that match nothing, and messages that no worker of the app takes."""
     assert found.app is not None
     return [*unmatched(found.app), *(f"{one.text} {one.todo}" for one in left_behind(found.session))]
+
+
+def _of_alarms(app: App, received: Sequence[str]) -> list[str]:
+    """Why this worker cannot send the reports of alarms that it receives."""
+    alarms = app.registry.alarms if ALARMS_QUEUE in received else None
+    return [] if alarms is None else [f"{one} Reports of alarms cannot be sent." for one in unreadable(alarms)]
 
 
 def _log(app: App, form: str | None, *, in_lines: bool) -> list[Sink]:
