@@ -191,11 +191,11 @@ class Jumps:
             at_ms -= jump.by_ms
         return at_ms
 
-    def over_ms(self, since_ms: int, until_ms: int) -> int:
-        """By how much a wait from `since_ms` to `until_ms` was cut short, because the steady clock jumped meanwhile."""
+    def over_ms(self, since_ms: int, until_ms: int, now_ms: int) -> int:
+        """By how much a wait from `since_ms` to `until_ms` was cut short: the steady clock jumped between it and now."""
         over_ms = 0
         for jump in self.noted:
-            if since_ms < jump.before_ms < until_ms + over_ms:
+            if since_ms < jump.before_ms < until_ms + over_ms and jump.before_ms <= now_ms:
                 over_ms += jump.by_ms
         return over_ms
 
@@ -264,11 +264,13 @@ class SteadyClock:
 
     @property
     def offset(self) -> Offset:
-        """The difference from the wall clock."""
+        """The difference from the wall clock: now, or since the wall clock was set forward."""
         with self._lock:
             self._compare()
             now_ms = self.monotonic_ms()
-            return Offset(self._ahead_ms(now_ms) - self.behind_ms, now_ms)
+            if self.behind_ms:
+                return Offset(-self.behind_ms, self._hold_until_ms - HOLD_MS)
+            return Offset(self._ahead_ms(now_ms), now_ms)
 
     def expired_at_ms(self, kept_ms: int) -> int:
         """The instant of which holds: what is kept for `kept_ms` and has an earlier time, by either clock, has expired."""
@@ -279,34 +281,25 @@ class SteadyClock:
         """How far this clock is ahead of a wall clock that was set back; negative: how far it is behind. Mostly 0."""
         return self.offset.by_ms if self._beside else 0
 
-    def adopt(self, offset: Offset, undo_ms: int = 0) -> None:
-        """Adopt the difference from the wall clock of another process on this machine, which saw an earlier step.
+    def adopt(self, offset: Offset, jumps: Sequence[Jump] = (), undo_ms: int = 0, step_ms: int = 0) -> None:
+        """Continue from the time of the other processes on this machine, whatever this clock has seen itself.
 
         Args:
-            undo_ms: that process's.
+            offset, jumps, undo_ms: theirs, at the instant of `offset`.
+            step_ms: by how much the wall clock was set forward since then.
         """
         with self._lock:
             self._compare()
-            if not self._beside:
-                self._take_over(offset, undo_ms)
-
-    def share(self, offset: Offset, jumps: Sequence[Jump], undo_ms: int) -> None:
-        """Take over the time of the other processes, which noticed the same steps earlier; arguments as they have them."""
-        with self._lock:
-            self._compare()
-            self._ahead, self.behind_ms, self._last_ms, self.undo_ms = Offset(0, 0), 0, 0, 0
+            now_ms = self.monotonic_ms()
+            since_ms = max(now_ms - offset.at_ms, 0)
+            self._ahead, self._last_ms = Offset(max(offset.by_ms - since_ms // 2, 0), now_ms), 0
+            self._hold_until_ms = now_ms + HOLD_MS - since_ms
+            self.behind_ms = max(-offset.by_ms, 0) if since_ms < HOLD_MS else 0
+            self._beside = bool(self._ahead.by_ms or self.behind_ms)
             self.jumps.noted = tuple(jumps)
-            self._take_over(offset, undo_ms)
-
-    def _take_over(self, offset: Offset, undo_ms: int) -> None:
-        now_ms = self.monotonic_ms()
-        since_ms = max(now_ms - offset.at_ms, 0)
-        if offset.by_ms > 0:
-            self._ahead = Offset(max(offset.by_ms - since_ms // 2, 0), now_ms)
             self._undo(undo_ms)
-        elif since_ms < HOLD_MS:
-            self.behind_ms, self._hold_until_ms = -offset.by_ms, now_ms + HOLD_MS - since_ms
-        self._beside = bool(self._ahead.by_ms or self.behind_ms)
+            if step_ms:
+                self._step(step_ms, now_ms)
 
     def _undo(self, undo_ms: int) -> None:
         """Undo jumps by so much, or remember to do it when this clock is no longer ahead."""
@@ -317,12 +310,6 @@ class SteadyClock:
         """How many steps have been detected until now."""
         self.now_ms()
         return len(self.steps)
-
-    def stepped(self, by_ms: int) -> None:
-        """Act as if the wall clock had just been set by this much, as another process's note shows that it was."""
-        with self._lock:
-            self._compare()
-            self._step(by_ms, self.monotonic_ms())
 
     def wait(self, waiter: Waiter, timeout_ms: int) -> bool:
         """Wait as the underlying clock does."""
@@ -336,12 +323,14 @@ class SteadyClock:
         passed_ms = now_ms - self._seen_ms
         step_ms = wall_ms - self._seen_wall_ms - passed_ms if self._seen_ms >= 0 else 0
         self._seen_wall_ms, self._seen_ms = wall_ms, now_ms
+        if self.behind_ms and now_ms >= self._hold_until_ms:  # before a step that was seen only now
+            self.behind_ms = 0
+            self._beside = bool(self._ahead.by_ms)
         if is_step(step_ms, passed_ms):
+            self.steps.append(step_ms)
             self._step(step_ms, now_ms)
         if not self._beside:
             return wall_ms
-        if self.behind_ms and now_ms >= self._hold_until_ms:
-            self.behind_ms = 0
         ahead_ms = self._ahead_ms(now_ms)
         self._beside = bool(self.behind_ms or ahead_ms)
         if self.undo_ms and not ahead_ms:
@@ -360,7 +349,6 @@ class SteadyClock:
             self.jumps.note(-min(-step_ms, self.behind_ms), self._wall_ms())
             noted_ms = sum(jump.by_ms for jump in self.jumps.noted)
             self.undo_ms = min(self.undo_ms + max(-step_ms - self.behind_ms, 0), noted_ms)
-        self.steps.append(step_ms)
         self._last_ms = 0
         self._ahead = Offset(max(beside_ms, 0), now_ms)
         if beside_ms < -self.behind_ms:  # even for a second step: a lease ends by the offset at which it was extended

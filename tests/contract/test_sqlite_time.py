@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from onefold.clock import HOLD_MS, SteadyClock, SystemClock
+from onefold.clock import HOLD_MS, Jump, SteadyClock, SystemClock
 from onefold.contracts.archive import Archived
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import Ask, Claimed, Complete, Completed, RecordKey
+from onefold.engines.sqlite import filetime
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
+from tests.machine import Machine
 
 HOUR_MS = 3_600_000
 
@@ -47,6 +49,105 @@ def test_a_step_that_nobody_noticed_is_seen_by_who_comes_next(tmp_path: Path, by
     assert again.database.clock.steps == [], "it is noted: the next one takes over how far beside the wall they are"
     assert abs(again.database.clock.now_ms() - SystemClock().now_ms()) < 1_000
     again.close()
+
+
+@pytest.mark.parametrize("second_ms", [2_000, -2_000, 70_000, -70_000, 2 * HOUR_MS, -2 * HOUR_MS])
+@pytest.mark.parametrize("first_ms", [HOUR_MS, -HOUR_MS])
+def test_a_step_while_a_process_opens_the_file_leaves_the_time_of_the_others(
+    tmp_path: Path, first_ms: int, second_ms: int
+) -> None:
+    machine = Machine()
+    other = opened(tmp_path / "a.db", SteadyClock(machine))
+    machine.set_ms += first_ms
+    other.database.write(lambda connection: None)
+    machine.at_ms += 30_000
+    clock = SteadyClock(machine)
+    machine.set_ms += second_ms
+    clock.now_ms()
+    engines = [other, opened(tmp_path / "a.db", clock), opened(tmp_path / "a.db", SteadyClock(machine))]
+    for _ in range(4):
+        times_ms = [engine.database.clock.now_ms() for engine in engines]
+        assert max(times_ms) - min(times_ms) <= 1_000
+        machine.at_ms += 30_000
+        for engine in engines:
+            engine.database.write(lambda connection: None)
+    machine.at_ms += HOLD_MS
+    engines.append(opened(tmp_path / "a.db", SteadyClock(machine)))
+    times_ms = [engine.database.clock.now_ms() for engine in engines]
+    assert max(times_ms) - min(times_ms) <= 1_000
+    for engine in engines:
+        engine.close()
+
+
+@pytest.mark.parametrize("seen_ms", [-2_000, 2_000])
+def test_who_notices_two_steps_as_one_goes_on_as_those_that_noticed_both(tmp_path: Path, seen_ms: int) -> None:
+    """The idle process is the first to notice the second step."""
+    machine = Machine()
+    worker, idle = (opened(tmp_path / "a.db", SteadyClock(machine)) for _ in range(2))
+    machine.set_ms -= HOUR_MS
+    worker.database.write(lambda connection: None)
+    machine.at_ms += HOUR_MS // 2
+    before_ms = worker.database.clock.now_ms()
+    machine.set_ms += seen_ms
+    for engine in (idle, worker):
+        engine.database.write(lambda connection: None)
+        assert engine.database.clock.now_ms() == pytest.approx(before_ms, abs=1_000)
+        engine.close()
+
+
+def test_who_did_not_notice_two_steps_that_undo_each_other_goes_on_as_those_that_did(tmp_path: Path) -> None:
+    machine = Machine()
+    worker, idle = (opened(tmp_path / "a.db", SteadyClock(machine)) for _ in range(2))
+    for by_ms in (DAY_MS, -DAY_MS):
+        machine.set_ms += by_ms
+        worker.database.write(lambda connection: None)
+        machine.at_ms += HOLD_MS
+        worker.database.write(lambda connection: None)
+    idle.database.write(lambda connection: None)
+    assert idle.database.clock.now_ms() == worker.database.clock.now_ms() > machine.now_ms() + DAY_MS // 2
+    worker.close()
+    idle.close()
+
+
+@pytest.mark.parametrize("by_ms", [100, -400])
+def test_a_row_that_disagrees_by_a_drift_is_written_again_and_its_time_goes_on(tmp_path: Path, by_ms: int) -> None:
+    machine = Machine()
+    first = opened(tmp_path / "a.db", SteadyClock(machine))
+    machine.set_ms -= HOUR_MS
+    first.database.write(lambda connection: None)
+    for _ in range(8):  # slewed by less than a step at a time, in all by more
+        machine.at_ms += 600_000
+        machine.set_ms += by_ms
+        first.maintain(lambda _: None)
+        came = opened(tmp_path / "a.db", SteadyClock(machine))
+        assert came.database.clock.steps == []
+        assert came.database.clock.now_ms() == pytest.approx(first.database.clock.now_ms(), abs=10)
+        came.close()
+    assert first.database.clock.steps == [-HOUR_MS]
+    first.close()
+
+
+@pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])
+def test_a_step_before_the_first_look_after_a_boot_is_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_ms: int
+) -> None:
+    """NTP sets the clock while the first process after the boot opens the file, which was written ten minutes later."""
+    machine = Machine()
+    first = opened(tmp_path / "a.db", SteadyClock(machine))
+    first.database.clock.jumps.noted = (Jump(HOUR_MS, machine.now_ms() - DAY_MS),)
+    first.database.write(first.time.note_in)
+    first.close()
+    monkeypatch.setattr(filetime, "_boot", lambda: "another")
+    machine.set_ms -= 600_000
+    machine.at_ms = 5_000
+    machine.set_ms = SystemClock().now_ms() - 605_000
+    clock = SteadyClock(machine)
+    machine.set_ms += step_ms
+    clock.now_ms()
+    came = opened(tmp_path / "a.db", clock)
+    assert clock.now_ms() == pytest.approx(SystemClock().now_ms(), abs=5_000), "the time at which the file was written"
+    assert Jump(HOUR_MS, first.database.clock.jumps.noted[0].at_ms) in clock.jumps.noted
+    came.close()
 
 
 @pytest.mark.parametrize("value", [b'{"boot":1}', b"no JSON", b"\xff", "text", 7])

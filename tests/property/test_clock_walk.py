@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from onefold import limits
-from onefold.clock import HOLD_MS, SteadyClock
+from onefold.clock import HOLD_MS, STEP_MS, SteadyClock
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
+from tests.machine import Machine
 
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = limits.SECOND_MS, limits.MINUTE_MS, limits.HOUR_MS, limits.DAY_MS
 STEPS_MS = (2 * SECOND_MS, 50 * SECOND_MS, 70 * SECOND_MS, 10 * MINUTE_MS, HOUR_MS, 5 * HOUR_MS, DAY_MS, 9 * DAY_MS)
@@ -26,7 +28,7 @@ class Walk:
 
     def __init__(self, seed: int, *, fifo: bool) -> None:
         self.chance, self.fifo = SeededEntropy(seed).fraction, fifo
-        self.wall = ManualClock()
+        self.wall: ManualClock | Machine = ManualClock()
         self.clock = SteadyClock(self.wall)
         self.engine = SqliteEngine(
             ":memory:", clock=self.clock, entropy=SeededEntropy(seed), owner="me", url="sqlite://:memory:"
@@ -96,3 +98,72 @@ def test_waits_are_neither_early_nor_late_and_nothing_expires_early(seed: int, f
         walk.wall.advance(MINUTE_MS)
         assert walk.wall.monotonic_ms() <= 2 * KEPT_MS + SLACK_MS + sum(STEPS_MS)
     walk.engine.close()
+
+
+class Office(Walk):
+    """The same queue in a file that processes open and close, each with a clock of its own, which looks when it is used."""
+
+    def __init__(self, seed: int, path: Path, *, fifo: bool) -> None:
+        self.chance, self.fifo = SeededEntropy(seed).fraction, fifo
+        self.wall = self.machine = Machine()
+        self.path = path
+        self.processes: list[SqliteEngine] = []
+        self.open()
+        name = "waits.fifo" if fifo else "waits"
+        self.engine.queues.create(QueueSettings(name=name, fifo=fifo, retention_ms=KEPT_MS))
+        self.sent, self.set_at_ms, self.latest_ms = {}, 0, 0
+        self.pick()
+
+    def open(self) -> None:
+        """Another process, with or without a step between the making of its clock and the look at the file."""
+        clock = SteadyClock(self.machine)
+        if self.chance() < 0.3:
+            self.step()
+        if self.chance() < 0.5:
+            clock.now_ms()
+        self.engine = SqliteEngine(
+            str(self.path), clock=clock, entropy=SeededEntropy(1), owner="me", url=f"sqlite:///{self.path}"
+        )
+        self.processes.append(self.engine)
+
+    def step(self) -> None:
+        """Nobody looks at the clock now."""
+        self.machine.jump(self.one_of((1, -1)) * self.one_of(STEPS_MS))
+        self.set_at_ms = self.machine.monotonic_ms()
+
+    def pick(self) -> None:
+        """The process that acts next; no process is behind the time that another has written."""
+        self.engine = self.processes[int(self.chance() * len(self.processes))]
+        self.engine.database.write(lambda connection: None)
+        now_ms = self.engine.database.clock.now_ms()
+        assert now_ms >= self.latest_ms - 2 * STEP_MS
+        self.latest_ms = max(now_ms, self.latest_ms)
+        self.waits = self.engine.queues.open("waits.fifo" if self.fifo else "waits")
+
+    def come_and_go(self) -> None:
+        if len(self.processes) < 4:
+            self.open()
+        else:
+            self.processes.pop(int(self.chance() * len(self.processes))).close()
+        self.pick()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_processes_that_come_and_go_share_one_time(seed: int, fifo: bool, tmp_path: Path) -> None:
+    office = Office(seed, tmp_path / "a.db", fifo=fifo)
+    for _ in range(1_500):
+        chance = office.chance()
+        if chance < 0.01:
+            office.step()
+        elif chance < 0.04:
+            office.come_and_go()
+        elif chance < 0.15 and len(office.sent) < 20:
+            office.send()
+        office.wall.advance(office.one_of((SECOND_MS, 20 * SECOND_MS, MINUTE_MS)))
+        office.pick()
+        office.receive()
+        office.check_none_is_late()
+    for engine in office.processes:
+        engine.close()

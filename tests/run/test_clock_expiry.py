@@ -24,6 +24,7 @@ from onefold.record.envelopes import EventEntry
 from onefold.runner import runs
 from onefold.runner.runs import RunState
 from onefold.testing import inline
+from tests.machine import Machine as MachineClock
 
 HOUR_MS, DAY_MS = limits.HOUR_MS, limits.DAY_MS
 YEARS_MS = 3_650 * DAY_MS
@@ -213,7 +214,7 @@ def test_a_jump_that_was_undone_while_the_machine_was_off_keeps_nothing_longer(
     wrong = opened(YEARS_MS, "one")
     now_ms = Wall(0).now_ms()
     wrong.database.clock.jumps.noted = (Jump(YEARS_MS, now_ms + YEARS_MS - ran_ms),)
-    wrong.database.write(lambda connection: filetime.note_in(connection, wrong.database.clock))
+    wrong.database.write(wrong.time.note_in)
     wrong.close()
     right = opened(0, "two")
     clock = right.database.clock
@@ -263,22 +264,9 @@ def test_nothing_expires_though_a_clock_that_was_set_forward_is_set_right(machin
     assert engine.archive.holdings("all").count == 0
 
 
-class Passing(SystemClock):
-    """A machine's clock that a test sets and lets pass; all its processes read it."""
-
-    def __init__(self) -> None:
-        self.at_ms, self.set_ms = super().monotonic_ms(), super().now_ms() - super().monotonic_ms()
-
-    def now_ms(self) -> int:
-        return self.at_ms + self.set_ms
-
-    def monotonic_ms(self) -> int:
-        return self.at_ms
-
-
 @pytest.mark.parametrize("later_ms", [0, DAY_MS, 3 * DAY_MS])
 def test_a_process_that_opens_the_file_later_keeps_what_the_others_keep(tmp_path: Path, later_ms: int) -> None:
-    machine = Passing()
+    machine = MachineClock()
 
     def process() -> SqliteEngine:
         path = tmp_path / "a.db"

@@ -10,7 +10,7 @@ import pytest
 
 import onefold
 from onefold import limits
-from onefold.clock import HOLD_MS, SteadyClock, SystemClock
+from onefold.clock import HOLD_MS, SteadyClock
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.sqlite.engine import SqliteEngine
@@ -18,6 +18,7 @@ from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing import inline
 from onefold.testing.inline import World
+from tests.machine import Machine
 
 RETRY = onefold.Retry(attempts=3, base="10m", jitter="none")
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = limits.SECOND_MS, limits.MINUTE_MS, limits.HOUR_MS, limits.DAY_MS
@@ -255,19 +256,6 @@ def test_fifo_messages_with_and_without_a_delay_keep_the_order_in_which_they_are
         assert [name for name, *_ in shop.ran] == ["first", "second", "third"]
 
 
-class Machine(SystemClock):
-    """A machine's clock that a test sets and lets pass; all its processes read it."""
-
-    def __init__(self) -> None:
-        self.at_ms, self.set_ms = SystemClock().monotonic_ms(), SystemClock().now_ms() - SystemClock().monotonic_ms()
-
-    def now_ms(self) -> int:
-        return self.at_ms + self.set_ms
-
-    def monotonic_ms(self) -> int:
-        return self.at_ms
-
-
 @pytest.mark.parametrize("by_ms", [HOUR_MS, -HOUR_MS])
 @pytest.mark.parametrize("idle_ms", [SECOND_MS, HOLD_MS // 2, HOLD_MS + MINUTE_MS, 30 * MINUTE_MS])
 def test_a_process_that_was_idle_when_the_clock_was_set_sends_by_the_time_of_the_others(
@@ -300,3 +288,25 @@ def test_a_process_that_was_idle_when_the_clock_was_set_sends_by_the_time_of_the
     assert 20 * MINUTE_MS <= waited_ms <= (20 if by_ms > 0 else 40) * MINUTE_MS + SECOND_MS
     worker.close()
     idle.close()
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("unseen_ms", [MINUTE_MS - SECOND_MS, HOLD_MS + SECOND_MS])
+def test_a_delay_is_put_off_once_by_each_of_two_steps(unseen_ms: int, fifo: bool) -> None:
+    """It is looked at when the clock has followed the first step, and the second one is noted but not followed yet."""
+    wall = ManualClock()
+    engine = SqliteEngine(":memory:", clock=wall, entropy=SeededEntropy(1), owner="me", url="sqlite://:memory:")
+    name, group = ("orders.fifo", "g") if fifo else ("orders", None)
+    engine.queues.create(QueueSettings(name=name, fifo=fifo))
+    queue = engine.queues.open(name)
+    queue.send([Entry(body="late", wait_ms=10 * MINUTE_MS, group=group, dedup_id=group)])
+    sent_ms = wall.monotonic_ms()
+    wall.jump(5 * HOUR_MS)
+    assert queue.receive(1) == []
+    wall.advance(MINUTE_MS)
+    wall.jump(HOUR_MS)
+    wall.advance(unseen_ms)
+    while not queue.receive(1):
+        wall.advance(SECOND_MS)
+    assert 10 * MINUTE_MS <= wall.monotonic_ms() - sent_ms <= 10 * MINUTE_MS + 2 * SECOND_MS
+    engine.close()

@@ -14,7 +14,7 @@ import pytest
 
 import onefold
 from onefold import errors, limits
-from onefold.clock import HOLD_MS, SteadyClock
+from onefold.clock import HOLD_MS, Offset, SteadyClock
 from onefold.contracts.commit import Settlement
 from onefold.contracts.queue import Delivery, RetryIn
 from onefold.contracts.store import Fail, Failure
@@ -130,7 +130,7 @@ def test_a_clock_set_forward_ends_no_lease_of_a_process_that_is_at_work(lease_ms
     heartbeat.beat()
     wall.jump(9 * limits.HOUR_MS)
     other = SteadyClock(wall)  # another process, which has noticed when it happened
-    other.stepped(9 * limits.HOUR_MS)
+    other.adopt(Offset(0, wall.monotonic_ms()), step_ms=9 * limits.HOUR_MS)
     until_ms, beat_at_ms = wall.monotonic_ms() + HOLD_MS + limits.MINUTE_MS, wall.monotonic_ms()
     while (now_ms := wall.monotonic_ms()) < until_ms:
         if now_ms >= beat_at_ms:

@@ -123,6 +123,34 @@ def test_a_process_that_comes_later_goes_by_the_time_of_the_others() -> None:
     assert after.now_ms() == wall.now_ms()
 
 
+@pytest.mark.parametrize("by_ms", [HOUR_MS, -HOUR_MS])
+def test_a_second_step_is_from_the_time_that_all_have_followed(by_ms: int) -> None:
+    """One looks when the hold ends, the other one only after the next step."""
+    wall = ManualClock(NOW)
+    clocks = [SteadyClock(wall), SteadyClock(wall)]
+    wall.jump(70_000)
+    assert [clock.now_ms() for clock in clocks] == [NOW, NOW]
+    wall.advance(HOLD_MS)
+    assert clocks[0].now_ms() == wall.now_ms()
+    wall.jump(by_ms)
+    assert [clock.now_ms() for clock in clocks] == [NOW + 70_000 + HOLD_MS] * 2
+    assert clocks[0].offset == clocks[1].offset
+
+
+def test_the_offset_of_a_clock_that_is_behind_is_from_when_it_was_set() -> None:
+    wall = ManualClock(NOW)
+    clock = SteadyClock(wall)
+    wall.jump(HOUR_MS)
+    clock.now_ms()
+    for _ in range(3):  # from one to the next
+        wall.advance(30_000)
+        clock, before = SteadyClock(wall), clock
+        clock.adopt(before.offset)
+        assert clock.behind_ms == HOUR_MS
+    wall.advance(30_000)
+    assert clock.now_ms() == wall.now_ms()
+
+
 class Server:
     """A server's clock, which another machine keeps."""
 

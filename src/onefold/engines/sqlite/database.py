@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from onefold import errors, forks
 from onefold.clock import steady
 from onefold.contracts.admin import Transferred
-from onefold.engines.sqlite import filetime
 from onefold.engines.sqlite.connection import LentConnection, connect_reader, connect_writer, data_version, writers_of
 from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings, OpenFile, Space
+from onefold.engines.sqlite.filetime import FileTime
 from onefold.engines.sqlite.log import Log
 from onefold.engines.sqlite.readers import Readers
 from onefold.engines.sqlite.refusals import DiskFull, kept_turn
@@ -74,8 +74,7 @@ class Database:
         self._syncs: bool | None = True  # whether COMMIT syncs; None: not known after an exception
         self._depth = 0  # how many of our savepoints are open
         self._is_copy = False  # a forked child's copy of a database in memory
-        self.notes_time = False  # True after the migration, when the table for notes about the clock exists
-        self._steps_noted = 0
+        self.time: FileTime | None = None  # until the migration has made the table for notes about the clock
         self._transferred: list[Transferred] = []  # committed, and not fetched yet
         self.wait_s = 2 * settings.busy_ms / 1000  # see `forks.Forked`
         self._fork_takes: str | None = None  # `turn`: held for a fork; `nothing`: this thread was inside a transaction
@@ -308,9 +307,8 @@ class Database:
             return
         self._check_there()
         self._log.begin(grows=not self._space.is_tight)
-        if self.notes_time and self._steps_noted != self.clock.count_steps():
-            filetime.share_in(self._writer, self.clock)
-            self._steps_noted = len(self.clock.steps)
+        if self.time is not None:
+            self.time.begin_in(self._writer)
 
     def _check_there(self) -> None:
         """Roll back and refuse to continue if the file or its log is not the one that was opened."""
@@ -340,7 +338,8 @@ class Database:
 
     def _forget_undone(self) -> None:
         """Forget what a transaction that was rolled back has dead-lettered, moved, or noted about the clock."""
-        self._steps_noted = 0
+        if self.time is not None:
+            self.time.roll_back()
         if self._opened is not None:
             self._opened.transferred = []
 

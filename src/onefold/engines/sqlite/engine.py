@@ -95,9 +95,10 @@ class SqliteEngine:
         try:
             migrate(self.database, adopts=settings.adopts)
             if self.shared:
-                self.database.read(lambda connection: filetime.adopt(connection, self._clock, written_ms))
+                self.time = filetime.FileTime(self._clock)
+                self.database.read(lambda connection: self.time.adopt(connection, written_ms))
                 if not reads:
-                    self.database.notes_time = True
+                    self.database.time = self.time
                     self.hurry(0)  # do not wait: the transaction in which the engine is opened may hold the file
                     self._note_time()
                     self.hurry(None)
@@ -130,9 +131,9 @@ class SqliteEngine:
         self._noted_ms = self._clock.monotonic_ms()
         if any(one.is_mine() for one in writers_of(self.database.real_path)):
             return  # opened in a handler, whose transaction has the file
-        if not self.database.read(lambda connection: filetime.is_noted(connection, self._clock)):
+        if not self.database.read(self.time.is_noted):
             with ignored(errors.TransientError):  # busy or full: another process does it, or this one does later
-                self.database.write(lambda connection: filetime.note_in(connection, self._clock), synced=False)
+                self.database.write(self.time.share_in, synced=False)
 
     def _start_anew(self) -> None:
         """See `forks.Forked`. The presence lock and the sockets remain the parent's; the child closes its ends of them.
@@ -450,7 +451,7 @@ class ReadOnlyDatabase(Database):
         self.path, self.real_path = path, os.path.realpath(path)
         self._uri = f"file:{quote(self.real_path)}?mode=ro"
         self.clock = steady(clock)
-        self.in_memory, self.notes_time = False, False
+        self.in_memory = False
         self._closed, self._held_by, self._opened = False, None, None
         self.patience = Patience(0)  # readers never wait
         self._file = OpenFile(path)

@@ -2,9 +2,10 @@
 
 Each process detects a step of the clock itself (`clock.py`). A process that opens the file later learns of it from a
 row (`onefold_state`, name `onefold/clock`) that has the wall time at a monotonic instant: both clocks advance together,
-so any other wall time now means a step, even if no process has noticed it yet. Without such a row the modification time
-of the file is used: if it is later than now, the clock was set back.
-Never here: the arithmetic of a step. Invariant: a row from another boot is never used, because monotonic time starts anew.
+so any other wall time now means a step, even if no process has noticed it yet. Without a row of this boot the
+modification time of the file is used: if it is later than now, the clock was set back.
+Never here: the arithmetic of a step. Invariants: a row from another boot is never used, because monotonic time starts
+anew; a row is replaced only by a process that continues from the time in it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 import msgspec
 
 from onefold import limits
-from onefold.clock import STEP_MS, Jump, Jumps, Offset, SteadyClock, SystemClock, is_step
+from onefold.clock import HOLD_MS, STEP_MS, Jump, Jumps, Offset, SteadyClock, SystemClock, is_step
 from onefold.interrupts import ignored
 
 _NAME: Final = "onefold/clock"
@@ -33,6 +34,7 @@ ON CONFLICT (name) DO UPDATE SET version = version + 1, value = excluded.value
 """
 
 
+_IDLE_MS: Final = HOLD_MS // 2  # nobody has followed a step that was undone in this time
 _SANE_MS: Final = 2**53  # no clock is off by more
 _FRESH_MS: Final = (
     100  # a row that is off by more than this is written again: NTP slews by less than that in three minutes
@@ -54,48 +56,19 @@ class _Row(msgspec.Struct, frozen=True):
     jumps: list[Jump] = []
     undo_ms: int = 0
 
+    def is_current(self, clock: SteadyClock) -> bool:
+        """Whether it says what the time of all processes is now."""
+        is_known = self.wall_ms > 0 and _is_the_machines(clock)
+        return is_known and self.boot == _boot() and self.at_ms <= clock.monotonic_ms()
+
     def step_ms(self, clock: SteadyClock) -> int:
-        """By how much the wall clock was set forward since the row was written; 0 if that is not known."""
-        if not self.wall_ms or not _is_the_machines(clock) or self.boot != _boot():
-            return 0
+        """By how much the wall clock was set forward since the row was written, if it is current."""
         return clock.wall.now_ms() - self.wall_ms - (clock.monotonic_ms() - self.at_ms)
 
 
 def longer_sql(jumps: Jumps, since: str) -> str:
     """SQL to be added to an expiry: how much longer a row is kept, given its column of the time that it is from."""
     return "".join(f" + ({since} < {jump.before_ms:d}) * {jump.by_ms:d}" for jump in jumps.noted)
-
-
-def note_in(connection: sqlite3.Connection, clock: SteadyClock) -> None:
-    """Store the current time of both clocks for later processes, inside the caller's transaction."""
-    by_ms, at_ms = clock.offset
-    wall_ms = clock.wall.now_ms() - (clock.monotonic_ms() - at_ms) if _is_the_machines(clock) else 0
-    jumps = list(clock.jumps.noted)
-    if not jumps and not clock.steps and (row := _row(connection)) is not None:
-        jumps = row.jumps  # of a process that saw them before this one began
-    noted = _Row(_boot(), by_ms, at_ms, wall_ms, jumps, clock.undo_ms)
-    connection.execute(_WRITE, (_NAME, msgspec.json.encode(noted)))
-
-
-def share_in(connection: sqlite3.Connection, clock: SteadyClock) -> None:
-    """Note a step that this process has noticed; if another one has noted it already, follow as that one does.
-
-    A process that was idle when the clock was set notices it late. If it went on by the earlier time for two minutes
-    from then, what it sends meanwhile would be early for all others.
-    """
-    row = _row(connection)
-    if row is not None and row.wall_ms and row.boot == _boot() and abs(row.step_ms(clock)) < STEP_MS:
-        clock.share(Offset(row.by_ms, row.at_ms), row.jumps, row.undo_ms)
-    else:
-        note_in(connection, clock)
-
-
-def is_noted(connection: sqlite3.Connection, clock: SteadyClock) -> bool:
-    """Whether the row agrees with the current wall time, so that the next process can detect a step."""
-    row = _row(connection)
-    if not _is_the_machines(clock):
-        return True
-    return row is not None and row.boot == _boot() and row.wall_ms > 0 and abs(row.step_ms(clock)) < _FRESH_MS
 
 
 def _row(connection: sqlite3.Connection) -> _Row | None:
@@ -125,35 +98,102 @@ def written_at_ms(real_path: str) -> int:
     return found
 
 
-def adopt(connection: sqlite3.Connection, clock: SteadyClock, written_ms: int) -> None:
-    """Let the clock of a process that has just opened the file continue from the time of the other processes.
-
-    Args:
-        written_ms: `written_at_ms` before this process wrote.
-    """
-    row, undone_ms = _row(connection), 0
-    if row is not None and not clock.steps:
-        clock.jumps.noted = tuple(row.jumps)
-        undone_ms = _undone_ms(row, clock)
-    if row is not None and row.boot == _boot():
-        clock.adopt(Offset(row.by_ms, row.at_ms), row.undo_ms)
-        step_ms = row.step_ms(clock)
-        if is_step(step_ms, clock.monotonic_ms() - row.at_ms) and not clock.steps:
-            clock.stepped(step_ms)
-    ahead_ms = written_ms - clock.now_ms()
-    if _is_the_machines(clock) and STEP_MS <= ahead_ms <= _AHEAD_MS_MAX:  # the file's time is the machine's too
-        clock.adopt(Offset(ahead_ms, clock.monotonic_ms()), undone_ms)
-    elif undone_ms:
-        clock.jumps.note(-undone_ms, clock.wall.now_ms())
-
-
-def _undone_ms(row: _Row, clock: SteadyClock) -> int:
-    """How far the clock was set back, at least, since its last jump, if that was while the machine was off."""
-    last_ms = max((jump.at_ms for jump in row.jumps), default=0)
-    return 0 if row.boot == _boot() else max(last_ms - clock.wall.now_ms(), 0)
-
-
 def _boot() -> str:
     with ignored(OSError):
         return Path(_BOOT).read_text().strip()
     return ""
+
+
+class FileTime:
+    """The time that a process shares with the others on a file; for the thread that has the writer's turn.
+
+    Args:
+        clock: made when this process began to open the file.
+    """
+
+    def __init__(self, clock: SteadyClock) -> None:
+        self._clock = clock
+        self._known: tuple[_Row | None, ...] = ()  # this clock has continued from these: one of them is in the file
+        self._steps_noted, self._begun_ms = 0, clock.monotonic_ms()
+
+    def adopt(self, connection: sqlite3.Connection, written_ms: int) -> None:
+        """Let the clock continue from the time of the other processes, when the file has just been opened.
+
+        Args:
+            written_ms: `written_at_ms` before this process wrote.
+        """
+        row, clock = _row(connection), self._clock
+        if row is not None and row.is_current(clock):
+            step_ms = self._continue(row)
+            if step_ms and not clock.steps:
+                clock.steps.append(step_ms)
+            return
+        step_ms = sum(clock.steps)  # while the file was being opened
+        wall_ms = clock.wall.now_ms() - step_ms
+        offset, undo_ms, jumps = Offset(0, 0), 0, [] if row is None else row.jumps
+        if row is not None and row.boot == _boot():
+            offset, undo_ms = Offset(row.by_ms, row.at_ms), row.undo_ms
+        elif row is not None or written_ms:
+            if _is_the_machines(clock) and STEP_MS <= written_ms - wall_ms <= _AHEAD_MS_MAX:
+                offset = Offset(written_ms - wall_ms, clock.monotonic_ms())
+            undo_ms = max([0, *(jump.at_ms - wall_ms for jump in jumps)])  # set back while the machine was off
+        else:
+            return  # a new file
+        clock.adopt(offset, jumps, undo_ms, step_ms)
+
+    def begin_in(self, connection: sqlite3.Connection) -> None:
+        """Begin a transaction: note the steps that this process has noticed since the last one.
+
+        If that is long ago, two steps may have undone each other unnoticed; the others then went on by the first one.
+        """
+        now_ms = self._clock.monotonic_ms()
+        was_idle = now_ms - self._begun_ms >= _IDLE_MS and _is_the_machines(self._clock)
+        self._begun_ms = now_ms
+        if self._steps_noted != self._clock.count_steps() or was_idle:
+            self.share_in(connection)
+            self._steps_noted = len(self._clock.steps)
+
+    def roll_back(self) -> None:
+        """Note again what the transaction noted."""
+        self._steps_noted = 0
+
+    def share_in(self, connection: sqlite3.Connection) -> None:
+        """Make the row agree with the wall clock; if another process wrote it last, continue from its time first.
+
+        That process noticed a step earlier, or others that this one did not notice, since it was idle. If this one went
+        on by what it has seen, what it sends would be early or late for all others.
+        """
+        row, clock = _row(connection), self._clock
+        if row is not None and row.is_current(clock):
+            step_ms = abs(row.step_ms(clock))
+            if row not in self._known or step_ms < STEP_MS:
+                self._continue(row)
+            if step_ms < _FRESH_MS:
+                return
+        self.note_in(connection)
+
+    def note_in(self, connection: sqlite3.Connection) -> None:
+        """Store the current time of both clocks for the other processes, inside the caller's transaction."""
+        clock = self._clock
+        by_ms, at_ms = clock.offset
+        wall_ms = clock.wall.now_ms() - (clock.monotonic_ms() - at_ms) if _is_the_machines(clock) else 0
+        noted = _Row(_boot(), by_ms, at_ms, wall_ms, list(clock.jumps.noted), clock.undo_ms)
+        self._known = (_row(connection), noted)  # the first one, if the transaction is rolled back
+        connection.execute(_WRITE, (_NAME, msgspec.json.encode(noted)))
+
+    def is_noted(self, connection: sqlite3.Connection) -> bool:
+        """Whether the row agrees with the current wall time, so that the next process can detect a step."""
+        row, clock = _row(connection), self._clock
+        if not _is_the_machines(clock):
+            return True
+        return row is not None and row.is_current(clock) and abs(row.step_ms(clock)) < _FRESH_MS
+
+    def _continue(self, row: _Row) -> int:
+        """Continue from the time in the row; returns by how much the wall clock was set forward since."""
+        clock = self._clock
+        step_ms = row.step_ms(clock)
+        if not is_step(step_ms, clock.monotonic_ms() - row.at_ms):
+            step_ms = 0
+        clock.adopt(Offset(row.by_ms, row.at_ms), row.jumps, row.undo_ms, step_ms)
+        self._known = (row,)
+        return step_ms

@@ -73,7 +73,7 @@ def _has_waited(found: Found) -> bool:
 
 def _put_off(connection: sqlite3.Connection, row: QueueRow, found: Found, now_ms: int) -> bool:
     if found.received_at_ms is not None:
-        over_ms = row.jumps.over_ms(found.received_at_ms, found.visible_at_ms)
+        over_ms = row.jumps.over_ms(found.received_at_ms, found.visible_at_ms, now_ms)
         return over_ms > 0 and _put_off_retry(connection, found, over_ms, now_ms)
     meta = read_meta(found.meta)
     has_due = (
@@ -125,7 +125,7 @@ def _later_ms(
         at_ms = due_at_ms(row, meta.run_at_ms, now_ms)
         return 0 if at_ms is None else max(at_ms - sent_at_ms, 0)
     since_ms = meta.accepted_at_ms if meta.accepted_at_ms and has_due else sent_at_ms
-    return row.jumps.over_ms(meta.put_off_at_ms or since_ms, visible_at_ms)
+    return row.jumps.over_ms(meta.put_off_at_ms or since_ms, visible_at_ms, now_ms)
 
 
 def _move_in(
