@@ -268,7 +268,7 @@ class App:
             fifo: strict order per message group.
             visibility: how long a receive hides a message from other consumers without a heartbeat, 0 s to 12 h.
             retention: how long a message stays, 60 s to 14 d.
-            delay: of every message, 0 s to 15 min.
+            delay: the delay of every message, 0 s to 15 min.
             dead_letter: after how many receives, and how long dead letters stay.
             max_bytes: 1,024 to 1,048,576 per message.
             content_dedup, dedup_scope: FIFO deduplication, as on SQS.
@@ -324,8 +324,8 @@ class App:
         Args:
             key: identifies the operation: a template over the payload's fields ("{order_id}"), a JMESPath expression
                 ("jmespath:detail.id"), or a function of the payload. Never null, never empty.
-            timeout: of one run. Enforced with processes and asyncio; with threads only reported (`overrun`), and the
-                run keeps its key and its message until the handler ends.
+            timeout: the timeout of one run. Enforced with processes and asyncio; with threads only reported
+                (`overrun`), and the run keeps its key and its message until the handler ends.
             retry: attempts and pauses.
             on_unknown: if an earlier run may or may not have had its effect: `rerun` it, `hold` it for a person, or ask
                 a function of (payload) or (payload, ctx) that returns Done, NotDone or StillUnknown.
@@ -338,8 +338,9 @@ class App:
                 old name is among the aliases.
             aliases: earlier names of the job, at most 10. Messages with these names run, and records under them count.
                 Keep an alias until its last records have expired (`keep`).
-            version: of the payload's form, 1 to 1,000; raise it when the type changes so that older messages do not fit.
-                Messages carry it; one that a later release has sent waits for a worker of that release.
+            version: the version of the payload's form, 1 to 1,000; raise it when the type changes so that older
+                messages do not fit. Messages carry it; one that a later release has sent waits for a worker of that
+                release.
             upgrade: functions by the version that they upgrade from, such as {1: with_currency}: each takes the payload as
                 plain JSON values and returns that of the next version. Or use `@job.upgrade(from_version=1)` below.
             tenant: scope of the key; a rule like `key`.
@@ -422,7 +423,7 @@ class App:
             start, end: no ticks before `start` or after `end`; aware datetimes. A rate begins at its start.
             delete_after: delete the schedule after its last tick.
             retry, dead_letter: for a tick that its queue refuses; in the end it goes to `<app>-schedules-dead`.
-            timeout: of one call of the function.
+            timeout: the timeout of one call of the function.
             job_retry: for the function, if it fails or its worker dies; like a job's `retry`.
             owner: the team that is responsible for fixes.
 
@@ -461,7 +462,7 @@ class App:
         `onefold map start` starts runs; on AWS they run as a Distributed Map of Step Functions, by the same rules.
 
         Args:
-            queue: of the items' messages; a standard queue.
+            queue: the queue of the items' messages; a standard queue.
             key: identifies an item within a run; a rule like a job's key.
             name: the function's name unless given.
             items: `csv`, `json`, `jsonl`, `listing`, or an `ItemReader` with its options (header, delimiter, ...).
@@ -471,7 +472,7 @@ class App:
             tolerated_count, tolerated_percent: how many items may fail, malformed rows included; by default none.
             retry: which errors are retried, by their names; by default all except PermanentError, 3 times.
             catch: an operations queue for items that failed for good and then count as succeeded; or `ItemCatch`es.
-            effect: like a job's. timeout: of one call. owner: the team that is responsible for fixes.
+            effect: like a job's. timeout: the timeout of one call. owner: the team that is responsible for fixes.
             results: folder or s3:// URL of the result files; by default next to the engine's file.
 
         Raises:
@@ -506,7 +507,7 @@ class App:
         Args:
             of: a schedule, a map run, or its name.
             after: 1 s to 14 d, counted from the run's start.
-            name: of the job that checks; by default `reconcile-<of>`. queue: of that job; by default
+            name: the name of the job that checks; by default `reconcile-<of>`. queue: the queue of that job; by default
                 `onefold-reconcile`.
             owner: the team that is responsible for fixes.
 

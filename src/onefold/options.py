@@ -119,7 +119,8 @@ def _explain_call(
     """Raise a UsageError if a TypeError came from the arguments of the call itself: one is missing, or one too many.
 
     Args:
-        args, kwargs: of the call. selfs: how many of `args` the user did not write: 1 for a method, whose first is `self`.
+        args, kwargs: those of the call. selfs: how many of `args` the user did not write: 1 for a method, whose first
+            is `self`.
     """
     import inspect  # needed only for the text of an error
 
@@ -301,7 +302,7 @@ class Function(Struct, frozen=True, kw_only=True, metaclass=Checked):
         batch: most messages of one invocation: 1 to 10,000; on FIFO queues, or without a window, 1 to 10.
         window: how long a batch is collected: 0 s to 5 min, whole seconds; not on FIFO queues.
         concurrency: most invocations at one time, 2 to 1,000: as many as the systems that the jobs call can handle.
-        runtime: Lambda's name of the Python version. architecture: of the processor.
+        runtime: Lambda's name of the Python version. architecture: the architecture of the processor.
         handler: `module.name` of what `app.lambda_handler()` returned; by default `handler` in the app's module.
         environment: variables for the handler. Everyone who may read the function can read them, so put no secrets
             there.
@@ -356,7 +357,7 @@ class Queue(Struct, frozen=True):
     """A declared queue, made by `App.queue`.
 
     Attributes:
-        settings: of the queue itself. dead_letter, held: settings of its two companions.
+        settings: the settings of the queue itself. dead_letter, held: settings of its two companions.
         function: the Lambda function that runs its jobs on AWS; None if workers do.
         internal: only onefold in this app can send to it, so its messages are trusted without a signature.
     """

@@ -68,7 +68,7 @@ def is_alike(
         value: the payload as its type reads it; for a guarded call, the arguments by name.
         own: fingerprint of the text that it was read from; a text with a field that the type does not have differs.
         first: fingerprint of the payload that came first.
-        defaults: of the parameters, if `value` holds arguments. of: makes a fingerprint.
+        defaults: the defaults of the parameters, if `value` holds arguments. of: makes a fingerprint.
     """
     try:
         tree = codec.parts(codec.outline(value))

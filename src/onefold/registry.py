@@ -31,7 +31,7 @@ class Registry:
     """The declarations of one app.
 
     Args:
-        name: of the app; empty if only an engine is known.
+        name: the name of the app; empty if only an engine is known.
 
     Attributes:
         queues, jobs, schedules, maps, reconcilers, buses, pipes: what was declared, by name.

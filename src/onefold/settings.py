@@ -17,7 +17,7 @@ class Setting(Struct, frozen=True):
     """One setting.
 
     Args:
-        name: of the variable or option.
+        name: the name of the variable or option.
         meaning: what it changes, in a sentence or two.
         values: which values are allowed.
         default: what applies without it.

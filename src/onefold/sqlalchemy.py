@@ -41,8 +41,9 @@ def session(ctx: Context, **options: Any) -> Iterator[Session]:
     """A Session of SQLAlchemy 2 in the run's transaction: its rows take effect if, and only if, the run completes.
 
     Args:
-        ctx: of a job with `effect="transactional"`, on an engine in a file, or with records in PostgreSQL (psycopg).
-        options: of the Session, for example `expire_on_commit=False`.
+        ctx: the context of a job with `effect="transactional"`, on an engine in a file, or with records in PostgreSQL
+            (psycopg).
+        options: the options of the Session, for example `expire_on_commit=False`.
 
     What is not committed at the end of the block is committed then; if the block raises, it is rolled back. `commit`,
     `rollback` and `begin_nested` within the block act on savepoints.

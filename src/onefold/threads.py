@@ -24,7 +24,7 @@ def thread_beside(
     """Run a function in a thread of its own during the block.
 
     Args:
-        name: of the thread.
+        name: the name of the thread.
         run: what it does; it returns soon after `stop` was called.
         stop: called when the block ends, by the thread that runs the block.
         failed: called in the thread when `run` has raised.

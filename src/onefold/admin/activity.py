@@ -39,7 +39,7 @@ class RunningOperation(Struct, frozen=True, kw_only=True):
     """An operation that a process has claimed and not finished.
 
     Args:
-        job, tenant, key: of the operation. attempt: of its budget.
+        job, tenant, key: those of the operation. attempt: which attempt of its budget.
         started_at_ms: when its handler began; None if it has not.
         lease_until_ms: when the claim ends unless it is renewed.
     """
@@ -60,7 +60,7 @@ class WorkerView(Struct, frozen=True, kw_only=True):
             lease of it has ended, or it has not reported lately; `stopped`: a lease of it has ended and its process is
             known to be suspended, so that it keeps its operations; `ended`: the process is known to have ended.
         operations: what it has claimed, longest first.
-        app, host, pid, queues, started_at_ms: of a worker; None or empty if only its claims are known, as for a Lambda
+        app, host, pid, queues, started_at_ms: those of a worker; None or empty if only its claims are known, as for a Lambda
             function or a call under `@once`. drain_by: the person who asked it to drain; empty if nobody has.
     """
 

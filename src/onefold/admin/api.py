@@ -90,7 +90,7 @@ class Admin:
         """One run, and which of its operations are open or have failed.
 
         Args:
-            name: of the run, or its beginning if no other run begins like that.
+            name: the name of the run, or its beginning if no other run begins like that.
         """
         session = self._opened()
         return runs.show(session, runs.find_run(session, name))

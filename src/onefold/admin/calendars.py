@@ -36,7 +36,7 @@ class CalendarRow(Struct, frozen=True, kw_only=True):
     Args:
         schedule: its name; None for a bare expression. at_ms: the planned instant, UTC ms; for a skipped time, when the
             clocks go forward. utc: the same, `2026-06-01T02:00:00Z`. local: with its offset, in `zone`.
-        abbreviation: of the zone at that time, for example BST. key: of the tick, and of its run.
+        abbreviation: the abbreviation of the zone at that time, for example BST. key: the key of the tick, and of its run.
         fires: False for a skipped time, a tick that was sent ahead of its time, and one of a paused schedule.
         note: anything unusual.
     """
@@ -91,8 +91,8 @@ def calendar(
     Args:
         timings: by name of the schedule; None for a bare expression.
         from_ms, to_ms: UTC ms; from the first up to but not including the second.
-        zone: of the local times; if None, each schedule's own. rows_max: at least 1.
-        states: of the schedules that a scheduler has seen, by name: see `states_of`.
+        zone: the zone of the local times; if None, each schedule's own. rows_max: at least 1.
+        states: the states of the schedules that a scheduler has seen, by name: see `states_of`.
 
     Raises:
         UsageError: the end is not after the beginning, or the zone is unknown.

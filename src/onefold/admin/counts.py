@@ -25,7 +25,7 @@ class OutcomeCount(Struct, frozen=True, kw_only=True):
     """One counter of one job on one day.
 
     Args:
-        day: for example `2026-11-23`, in the zone of the range. job, name: of the counter.
+        day: for example `2026-11-23`, in the zone of the range. job, name: those of the counter.
         total: the sum. runs: how many completed runs counted it.
     """
 

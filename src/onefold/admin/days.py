@@ -79,7 +79,7 @@ class DayRun(Struct, frozen=True, kw_only=True):
         times: messages of its tick that were accepted: more than 1 if the schedule fired again; None if it has no tick.
         by_hand: who had its tick sent by hand, and the reason; empty if a scheduler sent it.
         tick: the state of its tick, or why it did not fire, in a sentence; todo: what to do about that.
-        state: of the run; None if it did not begin.
+        state: the state of the run; None if it did not begin.
         counts: its operations by state, as in `reconcile/survey.py`, with `twice` and `doubtful`.
         left: the first of its operations that did not simply take effect once, with payload and owner.
         others: how many more of them there are.
@@ -111,7 +111,7 @@ class Day(Struct, frozen=True, kw_only=True):
 
     Args:
         schedule: its name, or that of a map job. declared: whether the named app declares it.
-        expression, owner: of the declaration.
+        expression, owner: those of the declaration.
         range: what was asked about. now_ms: when it was asked.
         runs: by time: the first that are right, and the first that are not.
         not_shown: instants and runs of the range that are not among them.
@@ -195,7 +195,7 @@ def explain(session: AdminSession, schedules: Mapping[str, Schedule], name: str,
 
     Args:
         schedules: those that the app declares; empty if no app is known: then only what began is reported.
-        name: of a schedule, a dispatcher or a map job.
+        name: the name of a schedule, a dispatcher or a map job.
         text: the range, as for `range_of`; read in the schedule's zone if that is known, else in UTC.
 
     Raises:

@@ -44,7 +44,7 @@ class Select(Struct, frozen=True, kw_only=True):
         older_ms, newer_ms: it failed at least, or at most, so long ago.
         contains: a piece of its body, compared exactly.
         run: the run that it belongs to; tenant: the scope of its operation; both with `*` and `?`.
-        fingerprint: of its failure, as `fingerprint_of` makes it, or at least its first 4 characters.
+        fingerprint: the fingerprint of its failure, as `fingerprint_of` makes it, or at least its first 4 characters.
     """
 
     ids: tuple[str, ...] = ()
@@ -73,10 +73,10 @@ class DeadLetterView(Struct, frozen=True, kw_only=True):
         message_id, queue, source, group: where it is and where it came from.
         job, key: the operation, if known.
         reason, error, summary, attempts, crashes, owner: why it is here; `none` if it carries no reason.
-        receive_count: of the message.
+        receive_count: the receive count of the message.
         first_at_ms, failed_at_ms: first and last time its operation was tried.
         expires_in_ms: until its retention ends and it is gone.
-        run: the run that it belongs to, or None. fingerprint: of its failure.
+        run: the run that it belongs to, or None. fingerprint: the fingerprint of its failure.
     """
 
     message_id: str
@@ -107,10 +107,10 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
         count: how many.
         oldest_at_ms, newest_at_ms: when the first and the last of them failed.
         expires_in_ms: until the first of them is gone.
-        summary, message_id: of the newest.
+        summary, message_id: those of the newest.
         texts: how many different summaries they have.
         redrive: the command that sends them back, or what has to be done first.
-        fingerprint: of all of them; None if they were grouped without it and have several.
+        fingerprint: the fingerprint of all of them; None if they were grouped without it and have several.
     """
 
     queue: str

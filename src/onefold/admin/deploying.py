@@ -59,7 +59,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """What differs between what is deployed and what would be deployed.
 
     Args:
-        stack: its name. status: of the stack, `ABSENT` if it does not exist.
+        stack: its name. status: the status of the stack, `ABSENT` if it does not exist.
         differences: in the template.
         drift: what was changed since the stack made it; None if that was not asked for.
         stranding: what a deployment would strand; None if there is no stack, or that was not asked for.
@@ -107,7 +107,7 @@ class Contents(Struct, frozen=True, kw_only=True):
     """What a stack holds.
 
     Args:
-        stack: its name. status: of the stack. protected: whether it is protected from deletion.
+        stack: its name. status: the status of the stack. protected: whether it is protected from deletion.
         holders: its queues, tables and archives, with how much each holds.
     """
 
@@ -363,7 +363,7 @@ class Deployment:
         """What deploying the plan would strand; None if no stack of onefold is deployed.
 
         Args:
-            jobs: of the app.
+            jobs: the jobs of the app.
 
         Raises:
             UsageError: not allowed. TransientError: an engine or store cannot be reached now.

@@ -43,13 +43,14 @@ class HeldOperation(Struct, frozen=True, kw_only=True):
     """One operation that is held.
 
     Args:
-        job, tenant, key: of the operation.
+        job, tenant, key: those of the operation.
         hold: names this hold, `FENCE@SINCE_MS`: a later run under the same key has another one. Pass it to `settle`.
         state: `held`; or `left-over`: its record was settled, but a crash left messages here; settle it again.
         since_ms: when it was parked.
         error, summary, attempts, crashes: what is known of the run in doubt. owner: the team that is responsible.
         took_effect: its run reached its end, and only its result could not be recorded.
-        run: the run that its message belongs to, or None. fingerprint: of its failure (`dead_letters.fingerprint_of`).
+        run: the run that its message belongs to, or None. fingerprint: the fingerprint of its failure
+            (`dead_letters.fingerprint_of`).
         queue: where its messages are; None if it has none (a call under @once).
         message_ids: the message of the run first, then its duplicates.
         expires_in_ms: until the first of the messages is gone; the record itself stays.

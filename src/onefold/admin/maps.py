@@ -52,7 +52,7 @@ class MapProgress(Struct, frozen=True, kw_only=True):
         total: items. done, failed, malformed: how many of them. under_way: sent and not over.
         duplicates: items that repeat the key and contents of an earlier one, and were answered from its record; known when
             the run is over, until then they count as done.
-        pending: not sent and not done. started_at_ms, ended_at_ms: of the run.
+        pending: not sent and not done. started_at_ms, ended_at_ms: those of the run.
         threshold: what is tolerated, in words; empty if the map is not declared.
         remark: a note in addition to its counts; None: none.
     """
@@ -122,7 +122,7 @@ def start(app: App, name: str, *, run: str, items: str | None = None, turns: boo
     """Start a run: its source is read once, to count its items and to identify it later.
 
     Args:
-        name: of the declared map. run: the run's name; keys of items begin with it.
+        name: the name of the declared map. run: the run's name; keys of items begin with it.
         items: path or s3:// URL; if None, the declared source.
         turns: have workers drive it; False if the caller does.
 

@@ -43,8 +43,8 @@ class UnfitMessage(Struct, frozen=True, kw_only=True):
 
     Args:
         queue, place, message_id: where the message is.
-        job: the one it is for, if it names one. key: of its operation, if it is known without reading the body.
-        version: of its payload; None if its attribute is not a version.
+        job: the one it is for, if it names one. key: the key of its operation, if it is known without reading the body.
+        version: the version of its payload; None if its attribute is not a version.
         kind: `no-job`, `later-version` (a later release has sent it), or `malformed`.
         why: one line, with the field; no value.
     """

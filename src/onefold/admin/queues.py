@@ -51,7 +51,7 @@ class QueueStatus(Struct, frozen=True, kw_only=True):
         queue, fifo: its name, and whether it is FIFO.
         visible, in_flight, delayed: messages. to_retry: how many of those in flight were given back for a later try; None:
             not known, as on SQS.
-        oldest_age_ms: of the oldest message that is not delayed; None if there is none.
+        oldest_age_ms: the age of the oldest message that is not delayed; None if there is none.
         dead, dead_expires_in_ms: dead letters, and the time until the first of them expires.
         held, held_expires_in_ms: messages whose outcome is unknown, and the time until the first of them expires.
         stopped_groups: FIFO groups that wait for a person.

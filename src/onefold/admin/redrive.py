@@ -107,7 +107,7 @@ class RedrivePlan(Struct, frozen=True, kw_only=True):
 
     Args:
         select: which messages. foreseen: each of them, and what it would do. counts: how many of each outcome.
-        digest: of the messages, their bodies and what they would do; equal digests mean the same plan.
+        digest: the digest of the messages, their bodies and what they would do; equal digests mean the same plan.
     """
 
     select: Select

@@ -41,7 +41,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     """One run in its present state.
 
     Args:
-        run, kind, title, owner: of the run. nominal_at_ms: the instant of its tick; None if no schedule began it.
+        run, kind, title, owner: those of the run. nominal_at_ms: the instant of its tick; None if no schedule began it.
         status: `dispatching`; `stopped`: its dispatch failed, and continues when its tick is tried again; `running`;
             `complete`: all is done; `ended`: only a person can do what is left.
         failure: why its dispatch stopped; None if it did not.
@@ -93,7 +93,7 @@ class OpenOperation(Struct, frozen=True, kw_only=True):
     """An operation of a run that is not done.
 
     Args:
-        job, tenant, key: of the operation.
+        job, tenant, key: those of the operation.
         status: `failed`, `dead` or `unknown` as in `RunView`; `in flight`: in progress; `suspended`: its lease has
             ended, but its process is suspended and keeps it; `waiting`: no outcome yet, and no worker works on it.
         event, at_ms: the last event in its history.

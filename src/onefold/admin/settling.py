@@ -30,7 +30,7 @@ class HeldSelect(Struct, frozen=True, kw_only=True):
     Args:
         queue: where its messages are: a held queue, or the queue that they came from.
         job: its name. key, tenant, run, error (class of the exception): with `*` and `?`.
-        fingerprint: of its failure, or at least its first 4 characters.
+        fingerprint: the fingerprint of its failure, or at least its first 4 characters.
         older_ms, newer_ms: it has been held for at least, or at most, this long.
     """
 
@@ -66,7 +66,7 @@ class SettlePlan(Struct, frozen=True, kw_only=True):
         operations: each with its present hold.
         refused: those that this decision cannot settle: they took effect, or are calls whose result is missing.
         is_whole: False if more operations are held than one plan takes (1,000): plan again afterwards.
-        digest: of all of this; equal digests mean the same plan.
+        digest: the digest of all of this; equal digests mean the same plan.
     """
 
     done: bool

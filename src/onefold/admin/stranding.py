@@ -55,7 +55,7 @@ def stranding(url: str, jobs: SessionJobs, leaving: Sequence[Holder], *, clock: 
     """Look at the engine of a deployed stack.
 
     Args:
-        url: of the engine. jobs: of the release that would be deployed.
+        url: the URL of the engine. jobs: the jobs of the release that would be deployed.
         leaving: queues that leave the stack, counted.
 
     Raises:

@@ -42,7 +42,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """One operation.
 
     Args:
-        job, tenant, key: of the operation.
+        job, tenant, key: those of the operation.
         state: one word (see `observe/operation_state.py`). text: the same as a sentence. todo: what to do next.
         lines: what happened, oldest first.
         left_out: what is not recorded at this history level.
@@ -78,7 +78,7 @@ class WhyAnswer(Struct, frozen=True, kw_only=True):
     """What is known of a key.
 
     Args:
-        key: as asked for. url: of the engine that was searched.
+        key: as asked for. url: the URL of the engine that was searched.
         stories: one per operation; none if the key is unknown.
         meanings: what it can mean that the key is unknown; empty otherwise.
         not_asked: why it is not known whether one of its messages waits; empty if known.

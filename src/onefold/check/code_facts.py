@@ -52,7 +52,8 @@ class CodeCall(CodeFact, frozen=True, kw_only=True):
     Attributes:
         service, operation: boto3's names, such as `sqs` and `send_message`; calls of resources have the client's names.
         arguments: by AWS's names. is_complete: all arguments are known.
-        read_timeout_s: of the client; None if not known. attempts: of the SDK in total; None if not known.
+        read_timeout_s: the read timeout of the client; None if not known. attempts: the number of attempts of the SDK
+            in total; None if not known.
         is_entry: an entry of a batch call.
     """
 

@@ -29,7 +29,7 @@ def declarations_in(files: Iterable[Path], root: Path, names: Iterable[str]) -> 
     """Find the declarations.
 
     Args:
-        files: modules of the app, its own first. root: imports are not followed above it. names: of the queues.
+        files: modules of the app, its own first. root: imports are not followed above it. names: the names of the queues.
     """
     modules, names = Modules(), frozenset(names)
     values = Values(modules)

@@ -33,7 +33,7 @@ class Suppression(Struct, frozen=True, kw_only=True):
 
     Attributes:
         rule: the id. reason, until: as written; `until` None: without an end.
-        source: where. lines: of that file which it is for; () where it is not for lines.
+        source: where. lines: the lines of that file which it is for; () where it is not for lines.
         resource: whose findings; a pattern with `*` in the configuration; "" where it is for lines.
     """
 

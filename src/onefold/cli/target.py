@@ -73,7 +73,7 @@ def split(
 
     Args:
         words: as typed. wanted: how many arguments besides an app.
-        names: of those arguments, for the error, for example "KEY".
+        names: the names of those arguments, for the error, for example "KEY".
         url: the value of --url, if the command has it; then no argument can be an app.
         form: what such an argument looks like, for the error.
 

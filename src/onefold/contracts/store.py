@@ -181,7 +181,7 @@ class Running(Struct, frozen=True, kw_only=True, gc=False, tag="running"):
 
     Args:
         until_ms: when that lease ends unless renewed.
-        owner, fence: of the holder.
+        owner, fence: those of the holder.
         stopped: the id of the holder's process, if the lease has ended only because that process is stopped and cannot
             renew it; its run continues when the process does. None otherwise.
     """
@@ -202,8 +202,8 @@ class Conflict(Struct, frozen=True, kw_only=True, gc=False, tag="conflict"):
     """The same key was used with another payload.
 
     Args:
-        fingerprint: of the payload that came first.
-        status: of the stored record.
+        fingerprint: the fingerprint of the payload that came first.
+        status: the status of the stored record.
         message_id: the message that came first.
     """
 

@@ -59,7 +59,8 @@ class BillingSettings(Struct, frozen=True, kw_only=True):
 
     Args:
         kills: number of random kills, of workers and schedulers together. falls: in how many months the worker is
-            killed in the middle of the dispatch, 0 to 13. seed: of the random numbers. plant: a fault to build in, or
+            killed in the middle of the dispatch, 0 to 13. seed: the seed of the random numbers. plant: a fault to build
+                in, or
             None.
     """
 

@@ -71,7 +71,7 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
     """The options of the demo.
 
     Args:
-        rows: how many rows of the file to send, from the first. seed: of the random numbers.
+        rows: how many rows of the file to send, from the first. seed: the seed of the random numbers.
         fault_rate: share of the calls that fail, 0 to 1.
         emulator: path of the emulator's program.
     """

@@ -66,7 +66,7 @@ class EnrichSettings(Struct, frozen=True, kw_only=True):
     """The options of the demo.
 
     Args:
-        kills: how many workers are killed in each of the two rounds. seed: of the random numbers.
+        kills: how many workers are killed in each of the two rounds. seed: the seed of the random numbers.
         rows: how many rows of the file to use, from the first. plant: a fault to build in, or None.
     """
 

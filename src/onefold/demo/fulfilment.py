@@ -212,7 +212,7 @@ def shop(setup: Setup, url: str, courier: Courier, *, probe: Probe | None = None
     Args:
         setup: `keys`: the partner honours the job's key, so a run in doubt is repeated; `probe`: it does not, but it
             can refuse late requests when asked to, so a probe asks it; `hold`: it can do neither, so a person decides.
-        url: of the engine.
+        url: the URL of the engine.
         courier: the client of the partner.
         probe: replaces the probe that fences.
     """

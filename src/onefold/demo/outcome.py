@@ -58,7 +58,7 @@ class DemoSettings(Struct, frozen=True, kw_only=True):
     Args:
         rows: how many rows of the file to send, from the first; 1 or more.
         workers: processes, 2 or more. threads: handlers in flight in each.
-        seed: of the random numbers.
+        seed: the seed of the random numbers.
         kills: planned in each run. kills_min: how many must hit a worker with work in progress; fewer is a fault.
         plant: a fault to build in, or None.
     """
@@ -194,7 +194,7 @@ class Observed(Struct, frozen=True, kw_only=True):
         seconds: from the first message to the end of the last worker. messages: how many were sent.
         counted: from the engine's history. dead: the dead letters. held_left: invoices still held.
         hits: how many messages each killed worker had in flight. misses: kills of idle workers. stops: by SIGTERM.
-        settled: the person's answers. url: of the engine.
+        settled: the person's answers. url: the URL of the engine.
     """
 
     seconds: float
@@ -213,7 +213,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
     """The numbers of a run, and in `faults` what is wrong with it.
 
     Args:
-        name, title: of the run. plant: the fault that was built in. seconds: as in `Observed`.
+        name, title: those of the run. plant: the fault that was built in. seconds: as in `Observed`.
         messages: how many were sent; `again`: how many of these for the second time.
         deliveries, duplicates, waited, takeovers, retries, lost: as in `HistoryCounts`.
         kills: those that hit a worker with work in progress; in_hand: how many messages these workers had in flight;
@@ -225,7 +225,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
         expected: bookings that there must be; bookings: those that the partner made.
         twice, never: invoices booked more than once, and those that must be booked but are not.
         taken_over: an invoice that was taken over, as an example; None if there is none.
-        url: of the engine; None if it was deleted.
+        url: the URL of the engine; None if it was deleted.
     """
 
     name: str
@@ -267,7 +267,7 @@ def outcome(
     """Judge a run.
 
     Args:
-        figures: of the rows that were sent. ledger: the partner's, read after the partner has ended.
+        figures: the figures of the rows that were sent. ledger: the partner's, read after the partner has ended.
     """
     dead = [dead_letter_of(message) for message in seen.dead]
     effects = judge_effects(figures, ledger.bookings)

@@ -50,7 +50,7 @@ class JudgedDeadLetter:
     Attributes:
         reference: invoice number.
         reason: "refused" or "conflict"; with any other reason the dead letter is unexpected.
-        quantity, unit_price: of the message's payload, the price as the text in the file.
+        quantity, unit_price: those of the message's payload, the price as the text in the file.
     """
 
     reference: str

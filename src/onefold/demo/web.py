@@ -77,7 +77,7 @@ class Demonstration:
 
     Args:
         app: the shop. crew: its workers. bank: the client of the bank, to ask what was charged.
-        folder: of the shop. seed: of the random numbers. times: when things happen in a round.
+        folder: the folder of the shop. seed: the seed of the random numbers. times: when things happen in a round.
     """
 
     def __init__(self, app: App, crew: DemoProcesses, bank: Courier, folder: Path, seed: int, times: WebRound) -> None:

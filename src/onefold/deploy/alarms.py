@@ -217,8 +217,8 @@ def of_queue(made: Made, settings: QueueSettings, *, timeout_ms: int, grouped: b
     """The alarms of a main queue.
 
     Args:
-        settings: of the queue, with its full name. timeout_ms: the longest of its jobs. grouped: one of its jobs has
-            groups.
+        settings: the settings of the queue, with its full name. timeout_ms: the longest of its jobs. grouped: one of
+            its jobs has groups.
     """
     queue = settings.name
     visible = _sqs("visible", "ApproximateNumberOfMessagesVisible", queue)
@@ -263,7 +263,7 @@ def of_receives(made: Made, namespace: str, job: str, queue: str) -> AlarmPlan:
     """The alarm of a queue's job whose metrics an `EmfSink` writes; CloudWatch has no such metric of a queue alone.
 
     Args:
-        namespace: of these metrics. job, queue: their names in the app.
+        namespace: the namespace of these metrics. job, queue: their names in the app.
     """
     measure = Measure(
         id="receives", namespace=namespace, metric=METRICS["onefold.message.receives"].emf,
@@ -431,7 +431,7 @@ def of_schedules(made: Made, group: str, timings: Collection[Timing]) -> Iterato
     """The alarms of the group of the app's schedules, since Scheduler has no metric of a single schedule.
 
     Args:
-        timings: of the schedules; empty if the group is only for messages that are due late.
+        timings: the timings of the schedules; empty if the group is only for messages that are due late.
     """
 
     def measure(name: str, metric: str) -> Measure:

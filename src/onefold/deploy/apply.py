@@ -101,11 +101,11 @@ class Rollout(Struct, frozen=True, kw_only=True):
     """How a stack is deployed, apart from its contents.
 
     Args:
-        role_arn: of the role that CloudFormation uses; None: the credentials of the deploying user.
+        role_arn: the ARN of the role that CloudFormation uses; None: the credentials of the deploying user.
         notifications: ARNs of SNS topics that get the stack's events.
         protected: turn termination protection on or off; None leaves it unchanged.
         policy: the stack policy as JSON; None leaves it unchanged.
-        tags: of the stack, which CloudFormation passes on to each resource that can have tags.
+        tags: the tags of the stack, which CloudFormation passes on to each resource that can have tags.
         rollback_minutes: for how long after an update its alarms can undo it, 0 to 180; None leaves this unchanged.
         rollback_alarms: names of these alarms, at most 5; empty: the functions' `failing` alarms that the stack has;
             one empty name: none, also for later updates.
@@ -222,7 +222,7 @@ class LiveStack:
     """One CloudFormation stack.
 
     Args:
-        client: boto3's client for CloudFormation. name: of the stack.
+        client: boto3's client for CloudFormation. name: the name of the stack.
         pause: waits for the given number of milliseconds.
     """
 
@@ -282,7 +282,8 @@ class LiveStack:
 
         Args:
             template: its text, or None if `template_url` says where it is in S3.
-            parameters: of the template; None leaves a parameter unchanged. token: names the change set; new each time.
+            parameters: the parameters of the template; None leaves a parameter unchanged. token: names the change set;
+                new each time.
             rollout: how to deploy. imports: import resources of the template that exist outside any stack.
             rollback: the alarms that undo the update, as `rollback.configuration`; None leaves the stack's own unchanged.
 

@@ -41,7 +41,7 @@ class ResourceChange(Struct, frozen=True, kw_only=True):
 
     Args:
         action: one of CloudFormation's: Add, Modify, Remove, Import, Dynamic, SyncWithActual.
-        logical_id, type: of the resource. physical_id: None if it does not exist yet.
+        logical_id, type: those of the resource. physical_id: None if it does not exist yet.
         replacement: `yes`, `maybe` (decided during the execution), `no`.
         properties: those that change.
         lost: what would be lost, as a sentence; None if nothing is.
@@ -87,7 +87,7 @@ class StackState(Struct, frozen=True, kw_only=True):
         status: CloudFormation's, or `ABSENT`.
         reason: for that status; may be empty.
         outputs: name to value. parameters: name to value, `****` for hidden ones.
-        arn: of the stack, by which it is found even when it is gone; empty if there is none.
+        arn: the ARN of the stack, by which it is found even when it is gone; empty if there is none.
         protected: whether its termination protection is on.
     """
 
@@ -185,7 +185,7 @@ def first_failure(events: Iterable[StackEvent]) -> StackFailure | None:
     A resource that was cancelled because another failed is not a cause, and the stack's own event only repeats others.
 
     Args:
-        events: of one operation, oldest first.
+        events: the events of one operation, oldest first.
     """
     failed = [one for one in events if one.status.endswith("_FAILED") and not one.reason.startswith(_CANCELLED)]
     own = [one for one in failed if one.type != STACK]
@@ -202,7 +202,7 @@ def stuck(events: Iterable[StackEvent]) -> list[str]:
     """Logical ids of resources that a rollback could not restore, sorted.
 
     Args:
-        events: of one operation, oldest first.
+        events: the events of one operation, oldest first.
     """
     goes_back = False
     found = set()
@@ -313,10 +313,10 @@ class Difference(Struct, frozen=True, kw_only=True):
     """One difference between two templates.
 
     Args:
-        section: of the template, for example `Resources`.
-        name: of the member, for example a logical id; empty if the section is a single value.
-        type: of the resource; empty in other sections.
-        path: of the property, for example `Properties.VisibilityTimeout`; empty if the whole member was added or
+        section: the section of the template, for example `Resources`.
+        name: the name of the member, for example a logical id; empty if the section is a single value.
+        type: the type of the resource; empty in other sections.
+        path: the path of the property, for example `Properties.VisibilityTimeout`; empty if the whole member was added or
             removed.
         kind: `added`, `removed` or `changed`.
         before, after: the values; None if there is none.

@@ -27,7 +27,7 @@ class SlackPlan(Struct, frozen=True, kw_only=True):
     """A channel in Slack.
 
     Args:
-        name: of the configuration and of the topic, unique in the account. workspace, channel: ids in Slack.
+        name: the name of the configuration and of the topic, unique in the account. workspace, channel: ids in Slack.
         role: the role that the service assumes.
     """
 

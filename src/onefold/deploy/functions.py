@@ -65,7 +65,7 @@ class Host(Struct, frozen=True, kw_only=True):
 
     Args:
         app: its name. target: how it is imported, `module:attribute`.
-        stack: the choices of the deployment. url: of the engine, a pattern (see `names.py`).
+        stack: the choices of the deployment. url: the URL of the engine, a pattern (see `names.py`).
         queues: names of all declared queues. graves: their dead-letter and held queues.
         reconcilers: names of the jobs that reconcile runs. buses: full names of the event buses.
         unique: queue and name of each job with unique sends, for which the sender claims the record.
@@ -88,10 +88,10 @@ class FunctionPlan(Struct, frozen=True, kw_only=True):
     Args:
         id: part of its logical ids. settings, mapping: as Lambda gets them.
         runtime, architecture: of Python and the processor.
-        queue_id: id of the queue whose messages it handles. fifo, visibility_ms: of that queue.
-        jobs: the jobs that run in it, sorted. owner: of these, if they have one.
-        log_group: its name. statements: of its role. policies: ARNs of further managed policies.
-        subnets, security_groups: of its VPC, if any.
+        queue_id: id of the queue whose messages it handles. fifo, visibility_ms: those of that queue.
+        jobs: the jobs that run in it, sorted. owner: the owner of these, if they have one.
+        log_group: its name. statements: the statements of its role. policies: ARNs of further managed policies.
+        subnets, security_groups: those of its VPC, if any.
         options: as declared, for values that a template takes unchanged.
     """
 
@@ -144,7 +144,7 @@ def planned(host: Host, queue: Queue, options: Function, jobs: Sequence[Job[Any,
     """The function that runs a queue's jobs.
 
     Args:
-        options: as declared. jobs: of the queue, at least one, sorted.
+        options: as declared. jobs: the jobs of the queue, at least one, sorted.
 
     Raises:
         UsageError: Lambda would refuse an option, a timeout is over 15 min or below a job's, or a queue is unknown.

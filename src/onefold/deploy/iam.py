@@ -258,7 +258,7 @@ class RolePlan(Struct, frozen=True, kw_only=True):
     Args:
         id: part of its logical id `{id}Role`. service: for example `scheduler`.
         text: its purpose. statements: its permissions.
-        owner: of the thing it belongs to, if there is one.
+        owner: the owner of the thing it belongs to, if there is one.
         says_account: whether the service's request names the account for which it assumes the role.
     """
 
@@ -324,7 +324,7 @@ class Uses(Struct, frozen=True, kw_only=True):
     Args:
         queue: the queue whose messages it handles. companions: the queue's dead-letter and held queues.
         sends_to: queues to which its jobs send. log_group: its log group.
-        table: of the records; None if they are kept elsewhere.
+        table: the table of the records; None if they are kept elsewhere.
         jobs: the jobs whose records it writes, if the table has layout 2; empty in layout 1, which cannot separate
             roles by job.
         payloads: `bucket/prefix`, or None.

@@ -50,7 +50,7 @@ class QueuePlan(Struct, frozen=True, kw_only=True):
     Args:
         id: part of its logical ids. role: whether it is a main queue or a companion.
         settings: with full names; `dead_letter`, `redrive_allow` and `redrive_sources` are the redrive targets.
-        owner: of the jobs on it, if they have one.
+        owner: the owner of the jobs on it, if they have one.
     """
 
     id: str
@@ -64,13 +64,13 @@ class DeployPlan(Struct, frozen=True, kw_only=True):
 
     Args:
         app: its name. target: how it is imported, `module:attribute`. stack: the choices for the whole deployment.
-        url: of the engine, a pattern like an ARN (see `names.py`).
+        url: the URL of the engine, a pattern like an ARN (see `names.py`).
         table: name of the record table; None if records are kept elsewhere.
         log_counts, alarms, job_alarms: see `alarms.py`. slack: the channel for alarms; see `chat.py`.
         topic: name of the stack's own SNS topic, which alarms notify; None if there is none.
-        scheduling: of the schedules; None if there are none. machines: of the map runs. events: buses, rules, archives,
-            pipes.
-        tags: of every resource that can have tags.
+        scheduling: what the schedules need; None if there are none. machines: the state machines of the map
+            runs. events: buses, rules, archives, pipes.
+        tags: the tags of every resource that can have tags.
         notes: what is declared and AWS does not do, or does differently, a sentence each.
     """
 

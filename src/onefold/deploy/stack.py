@@ -66,8 +66,8 @@ class Stack(Struct, frozen=True, kw_only=True):
     Args:
         prefix: prefix of every name on AWS, for example `prod-`.
         table: name of the table of records; by default prefix and app.
-        layout: of the table's records. 2 spreads them over partitions and lets a function write only its own jobs';
-            1 is for tables that were made with it and have not been migrated.
+        layout: the layout of the table's records. 2 spreads them over partitions and lets a function write only its own
+            jobs'; 1 is for tables that were made with it and have not been migrated.
         records: URL of another store (`redis://`, `postgresql://`) instead of a table.
         payloads: `bucket/prefix` for bodies over the queue's limit; None: they are refused.
         kms_key: ARN of your own key for queues, table, logs and variables; None: AWS's keys.
@@ -82,7 +82,7 @@ class Stack(Struct, frozen=True, kw_only=True):
         boundary: ARN of the permissions boundary of each role; None for none. role_path: path of each role, `/` or
             `/.../`.
         slack: `WORKSPACE/CHANNEL`, both as ids, to which Amazon Q Developer in chat applications posts alarms.
-        tags: of every resource that can have tags.
+        tags: the tags of every resource that can have tags.
         overrides: of individual resources, by logical id, or for Terraform by address (`aws_sqs_queue.orders`): values
             that are merged into the written resource; None removes a value.
     """
@@ -186,7 +186,7 @@ def stack_of(url: str) -> Stack:
     """The choices that an engine's URL makes; none if the engine is not on AWS.
 
     Args:
-        url: of the app; an endpoint in it is for the app's own process and is left out.
+        url: the URL of the app; an endpoint in it is for the app's own process and is left out.
 
     Raises:
         UsageError: a part of the URL is not valid.
@@ -216,7 +216,7 @@ def engine_url(stack: Stack, group: str, late_dead: str | None = None) -> str:
     """The URL that functions and operators open, a pattern (see `names.py`).
 
     Args:
-        group: of the schedules for messages that are due late; it is in the URL if the stack has such schedules.
+        group: the group of the schedules for messages that are due late; it is in the URL if the stack has such schedules.
         late_dead: full name of the queue for messages that could not be delivered to FIFO queues; None if there is
             none.
     """

@@ -81,7 +81,7 @@ def planned(
     """The state machines of an app's map runs.
 
     Args:
-        app: the app's name. specs: of the declared maps. functions: by the id of their queue.
+        app: the app's name. specs: the specs of the declared maps. functions: by the id of their queue.
 
     Raises:
         UsageError: Step Functions would refuse something, or a map is on a queue that has no function.

@@ -47,7 +47,7 @@ class DjangoOptions(Struct, frozen=True, kw_only=True):
     Args:
         app: an app of the project, as `module:attribute`, to whose jobs the tasks are added. It replaces `name`, `url`
             and `adopt`.
-        name: of the app that is made if `app` is absent. url: of its engine; by default ONEFOLD_URL.
+        name: the name of the app that is made if `app` is absent. url: the URL of its engine; by default ONEFOLD_URL.
         adopt: the engine is the SQLite file of `database`, to which onefold's tables are added.
         outbox: URL of the app's outbox; True: tables in the PostgreSQL `database`, which a migration creates.
         database: alias of the database in whose transactions tasks are enqueued.

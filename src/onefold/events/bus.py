@@ -55,7 +55,8 @@ class PutAnswer(Struct, frozen=True, gc=False):
     """The answer to one entry, as PutEventsResultEntry.
 
     Args:
-        event_id: of the event; None if it was not accepted, or if EventBridge names it when a handler's run completes.
+        event_id: the id of the event; None if it was not accepted, or if EventBridge names it when a handler's run
+            completes.
         error_code, error_message: why it was not accepted; correct the entry, do not retry it.
     """
 
@@ -77,7 +78,7 @@ class Bus:
     """A declared bus. Made by `App.bus`; it can be used from any thread once declared.
 
     Attributes:
-        name: of the bus. origin: account and region of its events.
+        name: the name of the bus. origin: account and region of its events.
         rules, archives: declared on it, by name.
     """
 
@@ -258,7 +259,7 @@ class Bus:
 
         Args:
             archive: its name. start, end: aware datetimes; events with start <= time < end.
-            name: of the replay, 1 to 64 of A-Z a-z 0-9 . - _; each event has it as `replay-name`.
+            name: the name of the replay, 1 to 64 of A-Z a-z 0-9 . - _; each event has it as `replay-name`.
             rules: only these; None: all that are enabled.
 
         Raises:

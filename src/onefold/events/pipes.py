@@ -63,11 +63,11 @@ class Pipe(Struct, frozen=True, kw_only=True, eq=False):
     """A declared pipe. Made by `App.pipe`.
 
     Attributes:
-        name: of the pipe and of its job.
+        name: the name of the pipe and of its job.
         source, target: names of queues; fifo: of the target.
         filters: JSON of patterns, at most 5; a message must match one of them; none: every message is forwarded.
         transform: the template of what the target gets; None: the unchanged body, or what `enrich` returned.
-        group: of a FIFO target: a text, or a JSON path.
+        group: the group of a FIFO target: a text, or a JSON path.
         enrich: the function between filter and transformation; None for none.
         owner: the team that is responsible for fixes.
     """

@@ -39,7 +39,7 @@ class Replay(Struct, frozen=True, kw_only=True):
     """The state of a replay.
 
     Args:
-        bus, name: of the replay. archive: what is replayed.
+        bus, name: those of the replay. archive: what is replayed.
         from_ms, to_ms: events with from_ms <= time < to_ms, UTC.
         rules: only these; None: all that are enabled.
         state: `running` (also when no process is running it at the moment), `completed`, `cancelled`.

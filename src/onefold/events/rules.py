@@ -42,7 +42,7 @@ class Rule(Struct, frozen=True, kw_only=True, eq=False):
     """A declared rule.
 
     Args:
-        name, bus: of the rule. arn: its ARN in EventBridge.
+        name, bus: those of the rule. arn: its ARN in EventBridge.
         pattern: its JSON. enabled: if False, the rule is not used.
         targets: names of queues, 1 to 5. dead_letter: name of the queue for what they refuse.
         input_path, input_transformer, constant: what targets get; at most one is not None.
@@ -69,7 +69,7 @@ class EventArchive(Struct, frozen=True, kw_only=True, eq=False):
     """A declared archive.
 
     Args:
-        name, bus: of the archive. pattern: JSON of what it keeps; None: every event.
+        name, bus: those of the archive. pattern: JSON of what it keeps; None: every event.
         retention_ms: how long; None: forever.
     """
 

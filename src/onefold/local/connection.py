@@ -116,11 +116,11 @@ class Bounds(Struct, frozen=True, kw_only=True):
     """Limits for clients.
 
     Args:
-        body_bytes: of one request's body; a larger one is answered 413. SQS accepts 1 MiB, which is 6 MiB if each
+        body_bytes: the size of one request's body; a larger one is answered 413. SQS accepts 1 MiB, which is 6 MiB if each
             character is escaped, or 8 as escaped base64; Lambda accepts 6 MiB.
-        held_bytes: of all clients' long bodies, and of requests of any length that wait behind another of their client;
-            above it, requests are answered 503, and SDKs try again. The same bound holds for answers that clients
-            have not read; above it, the client that has not read for the longest is disconnected.
+        held_bytes: the size of all clients' long bodies, and of requests of any length that wait behind another of
+            their client; above it, requests are answered 503, and SDKs try again. The same bound holds for answers that
+            clients have not read; above it, the client that has not read for the longest is disconnected.
         connections: how many clients can be connected at one time; one more is disconnected.
         head_bytes: of request line and header fields, and of the trailers of a chunked body; more is answered 431.
         head_fields: how many header fields.

@@ -177,9 +177,9 @@ class OpenChild(Struct, frozen=True, gc=False):
     """A child that was sent and has not ended.
 
     Args:
-        record: its operation. fingerprint: of its payload. amends: fingerprint of the payload that it replaces in a
-            redrive. items: how many it has.
-        fence: of its record before it was sent in a redrive; a failure under this fence is an earlier round's.
+        record: its operation. fingerprint: the fingerprint of its payload. amends: fingerprint of the payload that it
+            replaces in a redrive. items: how many it has.
+        fence: the fence of its record before it was sent in a redrive; a failure under this fence is an earlier round's.
     """
 
     record: RecordKey

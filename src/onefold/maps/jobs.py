@@ -67,8 +67,8 @@ class MapTurn(Struct, frozen=True, kw_only=True):
     """The payload of a turn.
 
     Args:
-        run: the run's name. begun_at_ms: when it was started, resumed or redriven. number: of the turn since then; the
-            first is 1.
+        run: the run's name. begun_at_ms: when it was started, resumed or redriven. number: the number of the turn since
+            then; the first is 1.
         idle: how many turns before this one made no progress. still: since when there has been none.
     """
 
@@ -83,7 +83,8 @@ class MapJob(Struct, frozen=True, kw_only=True):
     """A declared map. Made by `App.map`; call it with a payload to run its function in a test.
 
     Attributes:
-        spec: the map as the embedded engine and AWS perform it. job: of its items. turns: the job that drives its runs.
+        spec: the map as the embedded engine and AWS perform it. job: the job of its items. turns: the job that drives
+            its runs.
         item: codec of one item. key: rule of one item's key.
         queue: settings of the items' queue. function: the declared function. owner: the team that fixes it.
     """
@@ -133,7 +134,8 @@ class MapJob(Struct, frozen=True, kw_only=True):
         """The message of one child: one item, or a batch of them.
 
         Args:
-            run: the run's name. payloads: of the child's items. keys: of these items, as the rule makes them.
+            run: the run's name. payloads: the payloads of the child's items. keys: the keys of these items, as the rule
+                makes them.
 
         Raises:
             PayloadError: the payload cannot be written as JSON, the key with the run's name before it is too long, or

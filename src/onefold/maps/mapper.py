@@ -75,7 +75,7 @@ class Mapper:
     """Drives one run. For use by one thread at a time.
 
     Args:
-        runtime: of the app. mapping: the declared map. run: the run's name.
+        runtime: the runtime of the app. mapping: the declared map. run: the run's name.
         still: since when earlier drivers have seen no progress.
         chain: names a chain of turns that follow one another, of which at most one has its lease; None for a new chain.
 

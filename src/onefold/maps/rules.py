@@ -223,13 +223,13 @@ class MapSpec(Struct, frozen=True, kw_only=True):
     """A declared map run.
 
     Args:
-        name: of the map and its job; runs are named `<name>/...`.
+        name: the name of the map and its job; runs are named `<name>/...`.
         queue: name of the queue for its children's messages.
         reader: how items are read. source: path, directory or s3:// URL; None: given when a run starts.
         batch: items per child; None for one item each, without a list around it.
         concurrency: most children that are sent and not finished, 1 to 10,000.
         tolerated: how many items may fail. retry, catch: in order; the first entry that names an error decides.
-        timeout_ms: of one child.
+        timeout_ms: the timeout of one child.
         results: directory or s3:// URL of the result files; None: next to the engine.
     """
 
@@ -335,7 +335,7 @@ def retry_ms(retriers: Sequence[Retrier], error: str, earlier: Sequence[str], fr
     errors that another entry names use up none of its retries. The pause is min(interval * backoff^(n-1), max_delay).
 
     Args:
-        error: of the run that has just failed. earlier: errors of the runs that failed before it, in order.
+        error: the error of the run that has just failed. earlier: errors of the runs that failed before it, in order.
         fraction: a random number from [0, 1).
     """
     for index, one in enumerate(retriers):
@@ -422,7 +422,7 @@ class ItemFailures(Struct, frozen=True):
     """Decides the outcome of an item's failure by a map's rules.
 
     Args:
-        spec: of the map.
+        spec: the spec of the map.
     """
 
     spec: MapSpec
@@ -433,7 +433,7 @@ class ItemFailures(Struct, frozen=True):
         """The outcome of a run that failed.
 
         Args:
-            failed: what the handler's exception means without the rules. delivery: of the item.
+            failed: what the handler's exception means without the rules. delivery: the delivery of the item.
             earlier: returns the history of the operation, in order; called only if it is needed.
             fraction: a random number from [0, 1).
 

@@ -127,7 +127,7 @@ class LocalSource:
     """A file or a directory on this machine.
 
     Args:
-        path: of the file or directory.
+        path: the path of the file or directory.
     """
 
     def __init__(self, path: str) -> None:
@@ -402,7 +402,7 @@ class FolderResults:
     """A directory on this machine, which is created when the first file is written.
 
     Args:
-        path: of the directory.
+        path: the path of the directory.
     """
 
     def __init__(self, path: str) -> None:

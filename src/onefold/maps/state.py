@@ -54,7 +54,8 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Args:
         run: its name. map: name of the declared map. id: a token, for the name used in place of AWS's Map Run ARN.
-        source: path or URL. identity: of the source at the start. shape: of the declaration (`MapJob.shape`).
+        source: path or URL. identity: the identity of the source at the start. shape: the shape of the declaration
+            (`MapJob.shape`).
         total: items of the source, including malformed rows.
         status: `running`; `succeeded`; `failed`: the threshold was exceeded; `aborted`: a person stopped it; `halted`:
             it waits until a person has done something (see `failure`), and nothing is lost.

@@ -57,7 +57,7 @@ class ReconcileOutcome(Struct, frozen=True, kw_only=True):
     """What a reconciliation found.
 
     Args:
-        run: the run's full name. name: of the reconciliation; empty if the check was manual and none is declared.
+        run: the run's full name. name: the name of the reconciliation; empty if the check was manual and none is declared.
         look: the number of the check, 1 or more; 0 for a manual one. at_ms: when it was made.
         verdict: `agrees`: everything exists, once. `late`: nothing is wrong, but not all is done. Else `disagrees`.
         expected: how many operations the run dispatched; None while that is not known.

@@ -117,7 +117,7 @@ class ReconcilePass:
 
     Args:
         engine: an open engine. jobs: the declared jobs, for their policies.
-        due: the run and the number of the check. name: of the reconciliation.
+        due: the run and the number of the check. name: the name of the reconciliation.
         now_ms: the time of the check. zones: returns the zone of a schedule, by its name.
     """
 
@@ -179,7 +179,7 @@ class Reconciler:
 
     Attributes:
         of: the name of the schedule or map, or the full name of the run, that it checks.
-        name: of its job. after_ms: how long after a run's start it checks.
+        name: the name of its job. after_ms: how long after a run's start it checks.
         function: the user's own check; None if there is only onefold's.
     """
 

@@ -26,7 +26,7 @@ class NamedRecord:
         key: under its present name. names: all of them.
 
     Attributes:
-        key: of the record to claim.
+        key: the key of the record to claim.
     """
 
     def __init__(self, store: Store, key: RecordKey, names: Collection[str], now_ms: int) -> None:

@@ -222,7 +222,7 @@ class Job(Generic[P, R]):
         """Send one message. On return it is durable; inside a handler it is sent when the run completes (outbox).
 
         Args:
-            payload: of the type that the handler takes.
+            payload: a value of the type that the handler takes.
             delay: the least time until it runs. run_at: the instant, with a zone, before which it does not run by the
                 machine's clock. Neither has a limit. On a FIFO queue the message gets its place in its group when due,
                 behind all sent before; with SQS it needs `--later`, as SQS delays no single messages of a FIFO queue.

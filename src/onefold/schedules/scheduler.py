@@ -65,7 +65,7 @@ class Scheduler:
     """One scheduler of an app. For one thread; `stop` can be called from any thread.
 
     Args:
-        runtime: of the app whose schedules they are. sinks: receive its events.
+        runtime: the runtime of the app whose schedules they are. sinks: receive its events.
 
     Attributes:
         sent: how many ticks it has sent.

@@ -34,7 +34,7 @@ class ScheduleState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """A schedule's state: the JSON of its value in State.
 
     Args:
-        app: the app that declares it. digest: of its times; a different digest means that they were changed.
+        app: the app that declares it. digest: the digest of its times; a different digest means that they were changed.
         anchor_ms: when a scheduler first saw it; a rate counts from here.
         last_ms: every tick up to here has been dealt with.
         next_ms: the next nominal instant; None when none follows.

@@ -107,7 +107,7 @@ class Writer:
     """Makes a scheduler's transactions.
 
     Args:
-        runtime: of the app. sinks: receive the events.
+        runtime: the runtime of the app. sinks: receive the events.
     """
 
     def __init__(self, runtime: Runtime, sinks: Sinks) -> None:

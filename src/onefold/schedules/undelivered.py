@@ -51,7 +51,7 @@ class Unsent(Struct, frozen=True, kw_only=True):
     Args:
         schedule: its name. scheduled_at: the planned time, as in the message.
         first_at_ms: when it was tried first. again_at_ms: when it is tried next.
-        retries: how often it was tried again. code, message: of the last error.
+        retries: how often it was tried again. code, message: those of the last error.
         lasting: the error is not temporary.
     """
 
@@ -278,7 +278,7 @@ class UndeliveredTicks:
         """Keep a tick to be sent again, or give it up if its retries have ended. Call it inside a transaction.
 
         Args:
-            version: of its value in State; 0: it has none yet.
+            version: the version of its value in State; 0: it has none yet.
             wrote: what the transaction has done so far; it is returned with this added.
 
         Raises:

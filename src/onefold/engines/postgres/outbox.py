@@ -195,7 +195,7 @@ def check_token(url: str, name: str, found: tuple[Any, ...] | None) -> None:
     """Refuse a database of another name than the outbox's if its tables are other tables; poolers rename databases.
 
     Args:
-        url: the app's outbox. name: of the connection's database. found: the token of the tables there.
+        url: the app's outbox. name: the name of the connection's database. found: the token of the tables there.
 
     Raises:
         UsageError: the outbox has other tables. Where it cannot be asked from here, nothing is refused.
@@ -267,7 +267,7 @@ class PostgresOutbox:
     """The OutboxTable contract on one database. A connection that is lost is opened again by the next call.
 
     Args:
-        url: of the same form as for a record store.
+        url: a URL of the same form as for a record store.
     """
 
     def __init__(self, url: str) -> None:

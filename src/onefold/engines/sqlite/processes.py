@@ -393,7 +393,7 @@ class _OwnSocket(socket.socket):
     """A datagram socket that does not block, and does not close another file that has taken over its number.
 
     Args:
-        fileno: of an open one; None to make one.
+        fileno: the descriptor of an open socket; None to make one.
     """
 
     def __init__(self, fileno: int | None = None) -> None:
