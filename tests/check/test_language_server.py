@@ -251,3 +251,25 @@ def test_a_file_of_terraform_is_read_with_its_directory(tmp_path: Path) -> None:
     _, answers = session(START + opens(tmp_path / "main.tf") + END)
     assert [one["code"] for one in shown(answers)] == ["DUP002"]
     assert module.as_uri() in {one["params"]["uri"] for one in answers if one.get("method", "").endswith("Diagnostics")}
+
+
+def test_terraform_in_json_is_read_and_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "main.tf.json"
+    text = (Path(__file__).parent / "hcl" / "right" / "json" / "main.tf.json").read_text()
+    file.write_text(text.replace("var.timeout * 6", "var.timeout * 5"))
+    _, answers = session(START + opens(file) + END)
+    assert [one["code"] for one in shown(answers)] == ["DUP002"]
+    for name, bad, says in (("main.tf.json", '{"resource": ', "main.tf.json:1"), ("main.tf", "a = \n", "main.tf:1")):
+        file.unlink(missing_ok=True)
+        file = tmp_path / name
+        file.write_text(bad)
+        _, answers = session(START + opens(file) + END)
+        [one] = shown(answers)
+        assert says in one["message"]
+
+
+def test_a_link_to_itself_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").symlink_to("a.yaml")
+    code, answers = session(START + opens(tmp_path / "a.yaml", "Resources: {}") + END)
+    assert code == 0
+    assert shown(answers) == []

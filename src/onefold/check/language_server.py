@@ -14,6 +14,7 @@ Diagnostics", "Hover Request", "Code Action Request".
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +28,7 @@ from onefold.check.candidates import TEMPLATES
 from onefold.check.checking import CheckedInput
 from onefold.check.findings import Finding, FindingSource
 from onefold.check.formats import rule_address, whole
+from onefold.check.hcl_files import is_hcl
 from onefold.check.rules import rule_named
 from onefold.errors import OnefoldError
 
@@ -244,7 +246,8 @@ class LanguageServer:
         """Check some files, and show what is found in all."""
         for path in paths:
             one = self._open[path]
-            is_template = path.suffix in TEMPLATES
+            is_terraform = is_hcl(path.name)
+            is_template = path.suffix in TEMPLATES and not is_terraform
             written = _text_of(path)
             one.checked = one.text if is_template else written
             one.findings, one.unread = [], ""
@@ -256,7 +259,7 @@ class LanguageServer:
                 self._say(" ".join(part for part in (error.what, error.meaning, error.todo) if part))
                 continue
             one.findings = checked.open
-            if is_template and "AWS::" in one.text:
+            if is_terraform or (is_template and "AWS::" in one.text):
                 one.unread = " ".join(f"{each.why} {each.todo}" for each in checked.unread if each.is_named)
         self._show()
 
@@ -282,7 +285,7 @@ class LanguageServer:
         found: dict[Path, dict[object, Finding]] = {}
         for one in self._open.values():
             for each in one.findings:
-                path = Path(each.source.file).resolve()
+                path = _real(each.source.file)
                 found.setdefault(path, {})[each.rule, each.source, each.message] = each
         return {path: list(each.values()) for path, each in found.items()}
 
@@ -359,18 +362,18 @@ class LanguageServer:
 
     def _is_stale(self, source: FindingSource) -> bool:
         """Whether a file's text in the editor is no longer the one in which a place was found."""
-        one = self._open.get(Path(source.file).resolve())
+        one = self._open.get(_real(source.file))
         return one is not None and one.text != one.checked
 
     # ------------------------------------------------------------------------------------------- places
 
     def _uri(self, path: Path) -> str:
         """What the editor calls a file."""
-        path = path.resolve()
+        path = _real(path)
         return self._open[path].uri if path in self._open else path.as_uri()
 
     def _range(self, source: FindingSource) -> Answer:
-        path = Path(source.file).resolve()
+        path = _real(source.file)
         text = self._open[path].checked if path in self._open else _text_of(path)
         lines = text.removeprefix("\ufeff").split("\n")
         return {
@@ -400,7 +403,14 @@ def _path_of(uri: str) -> Path | None:
     except ValueError:
         return None
     path = unquote(parts.path)
-    return Path(path).resolve() if parts.scheme == "file" and path.startswith("/") and "\0" not in path else None
+    if parts.scheme != "file" or not path.startswith("/") or "\0" in path:
+        return None
+    return _real(path)
+
+
+def _real(path: str | Path) -> Path:
+    """A file without links on its way; `Path.resolve` would raise for a link to itself."""
+    return Path(os.path.realpath(path))
 
 
 def _text_of(path: Path) -> str:
