@@ -106,6 +106,8 @@ def test_a_right_configuration_has_none(folder: Path) -> None:
         ("override", "= 180", "= 60", "DUP002 warning"),
         ("perhaps", "type = bool", "default = true", "LOS003 error, LOS007 warning"),
         ("regions", "var.timeout * 6", "var.timeout * 5", "DUP002 warning, DUP002 warning"),
+        ("types", '"false"', '"true"', "LOS003 error, LOS003 error, LOS003 error"),
+        ("types", "default = 6", "default = 5", "DUP002 error, DUP002 error, DUP002 warning" + ", DUP003 error" * 3),
         ("schedule", "aws_sqs_queue.jobs, aws_sqs_queue.missed]", "aws_sqs_queue.jobs]", "LOS008 error"),
     ],
 )  # fmt: skip

@@ -126,6 +126,13 @@ def nodes(tree: Tree[Token]) -> list[Tree[Token]]:
     return [one for one in tree.children if not isinstance(one, str) and one.data != _NEWLINE]
 
 
+def unwrapped(tree: Tree[Token]) -> Tree[Token]:
+    """An expression without parentheses around it."""
+    while tree.data == "expr_term" and len(nodes(tree)) == 1:
+        tree = nodes(tree)[0]
+    return tree
+
+
 def word(tree: Tree[Token]) -> str:
     """The text of a name, or of a number: its only token."""
     return "".join(str(one) for one in tree.scan_values(lambda _: True))
@@ -242,9 +249,7 @@ def _expression(tree: Tree[Token], file: str, lines: list[str]) -> Expression:
     (line, column), (end_line, end_column) = _edges(tree)
     if end_line != line:
         end_line, end_column = line, max(column + 1, len(lines[line - 1].rstrip()) + 1)
-    inner = tree
-    while inner.data == "expr_term" and len(nodes(inner)) == 1:
-        inner = nodes(inner)[0]
+    inner = unwrapped(tree)
     if inner.data == "function_call" and word(nodes(inner)[0]) == "jsonencode" and len(nodes(inner)) == 2:
         return Expression(
             tree, Span(line, column, end_line, end_column, file), _expression(nodes(inner)[1], file, lines).inside

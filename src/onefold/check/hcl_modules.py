@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from onefold.check.hcl_expressions import Evaluator, Scope
 from onefold.check.hcl_files import Expression, HclBlock, blocks_in, expression_of, files_in, values_in, word
+from onefold.check.hcl_types import converted
 from onefold.check.hcl_values import (
     TEXT_MAX,
     Named,
@@ -262,9 +263,17 @@ class _Module:
             value = self._arguments[name]() if name in self._arguments else self._value(self._given[name])
             is_nullable = block.attributes.get("nullable")
             if value is not None or is_nullable is None or self._value(is_nullable) is not False:
-                return value
+                return self._typed(value, block)
         default = block.attributes.get("default")
-        return unknown(f"var.{name} has no default") if default is None else self._value(default)
+        return unknown(f"var.{name} has no default") if default is None else self._typed(self._value(default), block)
+
+    def _typed(self, value: Any, variable: HclBlock) -> Any:
+        if "type" not in variable.attributes:
+            return value
+        written = variable.attributes["type"].node
+        constraint = self.parsed(written) if isinstance(written, str) else written
+        evaluator = self._tree.evaluator
+        return evaluator.measured(converted(value, constraint, lambda node: evaluator.value(node, Scope(), self)))
 
     def _local(self, name: str) -> Any:
         found = self._locals.get(name)
