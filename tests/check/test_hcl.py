@@ -335,6 +335,36 @@ def test_without_the_extra_one_line_says_what_was_not_read(tmp_path: Path, monke
     assert "check-hcl" in named.output
 
 
+@pytest.mark.parametrize("ignored", ["visibility_timeout_seconds, redrive_policy", "all"])
+def test_what_terraform_leaves_to_others_is_not_known(tmp_path: Path, ignored: str) -> None:
+    text = (
+        'resource "aws_sqs_queue" "q" {\n  visibility_timeout_seconds = 30\n  redrive_policy = null\n'
+        "  lifecycle {\n    ignore_changes = LISTED\n  }\n}\n"
+        'resource "aws_lambda_function" "f" {\n  timeout = 60\n  function_name = "f"\n}\n'
+        'resource "aws_lambda_event_source_mapping" "m" {\n  event_source_arn = aws_sqs_queue.q.arn\n'
+        '  function_name = "f"\n  batch_size = 1\n}\n'
+    )
+    (tmp_path / "main.tf").write_text(text.replace("LISTED", "[tags]"))
+    assert found(tmp_path) == ["DUP001 error", "LOS001 error"]
+    (tmp_path / "main.tf").write_text(
+        text.replace("LISTED", ignored if ignored == "all" else f'[tags["a"], {ignored}]')
+    )
+    assert found(tmp_path) == []
+    queue: dict[str, object] = {"visibility_timeout_seconds": 30}
+    mapping = {"event_source_arn": "${aws_sqs_queue.q.arn}", "function_name": "f", "batch_size": 1}
+    resources = {
+        "aws_sqs_queue": {"q": queue},
+        "aws_lambda_function": {"f": {"function_name": "f", "timeout": 60}},
+        "aws_lambda_event_source_mapping": {"m": mapping},
+    }
+    (tmp_path / "main.tf").unlink()
+    (tmp_path / "main.tf.json").write_text(json.dumps({"resource": resources}))
+    assert found(tmp_path) == ["DUP001 error", "LOS001 error"]
+    queue["lifecycle"] = {"ignore_changes": ignored if ignored == "all" else ignored.split(", ")}
+    (tmp_path / "main.tf.json").write_text(json.dumps({"resource": resources}))
+    assert found(tmp_path) == []
+
+
 def test_json_gives_providers_to_modules(tmp_path: Path) -> None:
     copied("regions", tmp_path, ("var.timeout * 6", "var.timeout * 5"))
     (tmp_path / "main.tf").unlink()

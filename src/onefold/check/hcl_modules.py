@@ -15,14 +15,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
 
 from onefold.check.hcl_expressions import Evaluator, Scope
-from onefold.check.hcl_files import Expression, HclBlock, blocks_in, expression_of, files_in, values_in, word
+from onefold.check.hcl_files import (
+    Expression,
+    HclBlock,
+    blocks_in,
+    expression_of,
+    files_in,
+    nodes,
+    unwrapped,
+    values_in,
+    word,
+)
 from onefold.check.hcl_types import converted
 from onefold.check.hcl_values import (
     TEXT_MAX,
@@ -150,9 +161,13 @@ class _Instances(Struct, frozen=True):
 
 
 class _Declared(Struct, frozen=True):
-    """A resource's block without what Terraform itself reads of it, where it is written, and its provider."""
+    """A resource's block without what Terraform itself reads of it, where it is written, and its provider.
+
+    `ignored`: unknown values of the arguments in `ignore_changes`, which something else sets later.
+    """
 
     own: HclBlock
+    ignored: dict[str, Perhaps]
     written: dict[str, Written]
     provider: str
     region: str
@@ -168,6 +183,7 @@ class _Declared(Struct, frozen=True):
         provider, region = block.attributes.get("provider"), block.attributes.get("region")
         return cls(
             own,
+            {name: unknown(f"{name} is in ignore_changes") for name in _ignored(block)},
             _written(own),
             _text(provider) if provider is not None else block.labels[0].partition("_")[0],
             _text(region) if region is not None else "",
@@ -446,6 +462,7 @@ class _Module:
         address = f"{self.address}.{local}" if self.address else local
         declared = self._tree.declared(block)
         values, expressions = self._arguments_of(declared.own, scope)
+        values |= declared.ignored
         provider = self._providers.get(declared.provider, declared.provider)
         if "region" in values and not isinstance(values["region"], str):
             provider = f"{provider}, region {declared.region}"
@@ -534,6 +551,24 @@ def _settled(value: Any) -> Any:
             return Pieces(tuple(_settled(one) for one in value.parts))
         case _:
             return value
+
+
+def _ignored(block: HclBlock) -> Collection[str]:
+    """The names in a resource's `ignore_changes`."""
+    inner = [one.attributes for one in block.blocks if one.type == "lifecycle"]
+    inner += [block.attributes["lifecycle"].inside] if "lifecycle" in block.attributes else []  # in JSON
+    written = [one["ignore_changes"].node for one in inner if "ignore_changes" in one]
+    listed = [one for node in written for one in _listed(node)]
+    if "all" in listed:
+        return TYPES[block.labels[0]].parts.keys() if block.labels[0] in TYPES else ()
+    return [re.split(r"[.\[]", one)[0] for one in listed]
+
+
+def _listed(node: Any) -> list[str]:
+    if isinstance(node, (str, list)):
+        return [str(one) for one in node] if isinstance(node, list) else [node]
+    inner = unwrapped(node)
+    return [word(one) for one in (nodes(inner) if inner.data == "tuple" else [inner])]
 
 
 def _text(expression: Expression) -> str:
