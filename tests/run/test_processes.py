@@ -245,6 +245,7 @@ def test_probes_are_asked_in_children_too(shop: ModuleType) -> None:
 
     assert result(shop, "ask", "a") not in (f"found by {os.getpid()}", f"done by {os.getpid()}")
     assert result(shop, "ask", "a").startswith("found by ")
+    assert record(shop, "label", "found-label").status == "completed", "what a probe sends goes with the completion"
     lost = record(shop, "ask", "b")
     assert (lost.status, lost.parked) == ("unknown", True)
     assert "exit code 9" in lost.failure.summary

@@ -341,10 +341,13 @@ class ProbeAnswer(Struct, frozen=True, kw_only=True, gc=False):
     Args:
         verdict: `later`: the probe itself failed transiently; ask again after the job's pause, or after `retry_in_ms`
             if that is longer.
+        outbox, counts: what the probe sent and counted, for the run that it completes; empty unless `done`.
     """
 
     verdict: Literal["done", "not-done", "unknown", "later"]
     result: bytes = b"null"
+    outbox: list[store.OutboxItem] = []
+    counts: dict[str, int] = {}
     summary: str = ""
     retry_in_ms: int | None = None
 
@@ -353,7 +356,8 @@ def decision_of(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_
     """The decision after a probe's answer; None when the handler may run again."""
     match found.verdict:
         case "done":
-            return delivery.completed(delivery.Success(result=found.result), policy, claimed.attempts, now_ms)
+            outcome = delivery.Success(result=found.result, outbox=found.outbox, counts=found.counts)
+            return delivery.completed(outcome, policy, claimed.attempts, now_ms)
         case "unknown":
             note = Note("unknown", {"policy": "probe", "crashes": claimed.crashes})
             summary = found.summary or "The probe could not find out whether the effect happened."

@@ -203,11 +203,14 @@ def run_coroutine(value: Any) -> Any:
 
 def probe(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> ProbeAnswer:
     """Ask the job's probe in this thread; if the probe fails, it has not answered (see `unanswered`)."""
+    if not job.policy.is_call:  # what it sends belongs to the run
+        context.watch_pools()
+    token = context.current.set(context.current.get() if job.policy.is_call else ctx)
     try:
         found = job.ask(payload, ctx)
         if hasattr(found, "__await__"):
             found = run_coroutine(found)
-        return job.probe_answer(found)
+        return answered(job, found, ctx)
     except (Exception, *ENDING) as error:  # see above
         if job.policy.is_call:
             let_through(error)  # the call is made in its caller's thread
@@ -215,6 +218,16 @@ def probe(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Probe
             raise
         ctx.raised = error
         return unanswered(error, clock.now_ms())
+    finally:
+        context.current.reset(token)
+        if not job.policy.is_call:
+            ctx.end()
+
+
+def answered(job: Job[Any, Any], found: object, ctx: Context) -> ProbeAnswer:
+    """The answer of a probe that returned `found`. If it completes the run, what it sent and counted goes with it."""
+    answer = job.probe_answer(found)
+    return replace(answer, outbox=ctx.outbox, counts=ctx.counts) if answer.verdict == "done" else answer
 
 
 def unanswered(error: BaseException, now_ms: int) -> ProbeAnswer:

@@ -81,14 +81,19 @@ async def _call(run: Execution, ctx: Context, clock: Clock) -> Outcome:
 async def _probe(run: Execution, ctx: Context, clock: Clock) -> ProbeAnswer:
     """Ask the job's probe."""
     job = run.job
+    context.watch_pools()
+    token = context.current.set(ctx)
     try:
         found = await asyncio.to_thread(job.ask, run.payload, ctx)
         if hasattr(found, "__await__"):
             found = await found
-        return job.probe_answer(found)
+        return calling.answered(job, found, ctx)
     except BaseException as error:  # noqa: BLE001 - a cancelled probe has not answered either
         ctx.raised = error
         return calling.unanswered(error, clock.now_ms())
+    finally:
+        context.current.reset(token)
+        ctx.end()
 
 
 class Tasks:
