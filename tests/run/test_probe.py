@@ -70,7 +70,8 @@ def test_what_a_probe_sends_and_counts_goes_with_the_run_that_it_completes(answe
                 return onefold.NotDone()
             case "unknown":
                 return onefold.StillUnknown("nobody is there")
-        raise ValueError(answer)
+            case _:
+                raise ValueError(answer)
 
     async def ask_later(order: Order, ctx: onefold.Context) -> Any:
         return ask_partner(order, ctx)
