@@ -151,7 +151,7 @@ class Jump(NamedTuple):
 
         A time between this one and `at_ms` is not: the clock did not show it then, unless it had been set back before.
         """
-        return self.at_ms - self.by_ms + HOLD_MS  # so long after a step, a `SteadyClock` goes on as before
+        return self.at_ms - self.by_ms + HOLD_MS  # this long after a step, a `SteadyClock` goes on as before
 
 
 class Jumps:
@@ -307,7 +307,7 @@ class SteadyClock:
         self.jumps.note(self.undo_ms - undo_ms, self._wall_ms())
 
     def count_steps(self) -> int:
-        """How many steps have been detected until now."""
+        """How many steps have been detected so far."""
         self.now_ms()
         return len(self.steps)
 

@@ -283,7 +283,7 @@ class ItemRetry(Struct, frozen=True, kw_only=True, metaclass=Checked):
 
 
 class ItemCatch(Struct, frozen=True, kw_only=True, metaclass=Checked):
-    """Where items of a map run go that failed for good; a caught item does not count as failed, as in Step Functions.
+    """Where items of a map run that failed for good go; a caught item does not count as failed, as in Step Functions.
 
     Args:
         queue: the operations queue, as `App.queue` returned it. errors: as in `ItemRetry`.
@@ -482,6 +482,6 @@ def check_app(name: object, url: object) -> None:
         raise errors.UsageError(
             f"App({name!r}, url='') names no engine.",
             meaning="An empty text comes from a setting that is not there. The default file in the present folder would"
-            " know nothing of earlier work.",
+            " know nothing about earlier work.",
             todo=f"Give the URL, for example sqlite:////var/lib/{name}.db, or leave url= out for the default.",
         )

@@ -133,7 +133,7 @@ class Day(Struct, frozen=True, kw_only=True):
 
     @property
     def is_right(self) -> bool:
-        """Whether everything planned until now fired once and took effect once; False if that is not known."""
+        """Whether everything planned so far fired once and took effect once; False if that is not known."""
         return not (self.wrong or self.unjudged)
 
 
@@ -199,7 +199,7 @@ def explain(session: AdminSession, schedules: Mapping[str, Schedule], name: str,
         text: the range, as for `range_of`; read in the schedule's zone if that is known, else in UTC.
 
     Raises:
-        UsageError: it is not a date. NotFoundError: nothing of that name is declared, and no run of it ever began.
+        UsageError: it is not a date. NotFoundError: nothing with that name is declared, and no run of it ever began.
     """
     schedule = schedules.get(name)
     asked = range_of(text, schedule.timing.zone if schedule is not None else "UTC")

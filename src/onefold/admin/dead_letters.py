@@ -41,7 +41,7 @@ class Select(Struct, frozen=True, kw_only=True):
         reason: the kind of reason (`permanent`, `attempts`, `conflict` ...); `none` for messages without one.
         error: class name of the exception; `*` and `?` match anything.
         job: its name. key, group: with `*` and `?`.
-        older_ms, newer_ms: it failed at least, or at most, so long ago.
+        older_ms, newer_ms: it failed at least, or at most, this long ago.
         contains: a piece of its body, compared exactly.
         run: the run that it belongs to; tenant: the scope of its operation; both with `*` and `?`.
         fingerprint: the fingerprint of its failure, as `fingerprint_of` makes it, or at least its first 4 characters.

@@ -177,7 +177,7 @@ class Deployment:
         if self.plan.functions and not bucket:
             raise errors.UsageError(
                 "No bucket was given for the functions' package.",
-                meaning="CloudFormation takes code from S3 only, from a bucket in the region of the stack.",
+                meaning="CloudFormation accepts code only from S3, from a bucket in the region of the stack.",
                 todo="Make one once (aws s3 mb s3://NAME --region REGION), then give --bucket NAME or set ONEFOLD_BUCKET.",
             )
         if bucket and not _BUCKET.fullmatch(bucket):
@@ -394,12 +394,12 @@ class Deployment:
         content = text.encode()
         if not bucket:
             raise errors.UsageError(
-                f"The template has {len(content):,} bytes; a request takes {apply.TEMPLATE_BODY_BYTES_MAX:,}.",
+                f"The template has {len(content):,} bytes; a request may have {apply.TEMPLATE_BODY_BYTES_MAX:,}.",
                 todo="Give --bucket NAME: CloudFormation reads it from there.",
             )
         if len(content) > apply.TEMPLATE_BYTES_MAX:
             raise errors.UsageError(
-                f"The template has {len(content):,} bytes; CloudFormation takes {apply.TEMPLATE_BYTES_MAX:,}.",
+                f"The template has {len(content):,} bytes; CloudFormation allows {apply.TEMPLATE_BYTES_MAX:,}.",
                 todo="Split the app: several apps may share queues and a table.",
             )
         digest = hashlib.sha256(content).hexdigest()

@@ -63,7 +63,7 @@ def reconcile(session: AdminSession, app: App | None, run: str) -> list[Reconcil
         An outcome for each reconciliation. They are recorded and reported like the job's own.
 
     Raises:
-        UsageError: the user's own check failed, or its answer has no known form; nothing of that check is recorded.
+        UsageError: the user's own check failed, or its answer has no known form; nothing about that check is recorded.
     """
     found = runs.read(session.engine.state, run)
     title = found.run.title if found is not None else run.partition("/")[0]

@@ -278,7 +278,7 @@ def _in_flight(session: AdminSession, keys: Sequence[RecordKey]) -> dict[RecordK
 
 
 def find_run(session: AdminSession, text: str) -> str:
-    """The full name of a run, also of one that only the ledger remembers.
+    """The full name of a run, even of one that only the ledger remembers.
 
     Args:
         text: its name, or a beginning of it that no other run has, for example `monthly-billing/2026-06`.

@@ -150,7 +150,7 @@ def held_gone(session: AdminSession, queue: str | None, parked: list[Record]) ->
 
 
 def held_expire(queues: tuple[QueueStatus, ...]) -> list[Warning]:
-    """Held messages that expire soon: settled as not done after that, nothing of them is left to run."""
+    """Held messages that expire soon: if they are settled as not done after that, no message is left to run."""
     return [
         Warning(
             code="held-expires-soon",

@@ -135,7 +135,7 @@ class _Reader:
         except OnefoldError as error:
             denied = Denied(action, error.what, error.todo)
         except ResponseParserError:  # of an emulator that does not know the service
-            what = f"{action} on {self._session.region} was answered with something else than AWS's answer."
+            what = f"{action} on {self._session.region} got an answer that is not AWS's."
             denied = Denied(action, what, "Ask AWS itself, or do without what needs this call.")
         if all(one.call != action for one in self.denied):  # the same for each of a thousand queues
             self.denied.append(denied)

@@ -21,7 +21,7 @@ from onefold.limits import IN_FLIGHT_MAX
 
 FIFO_BATCH_MAX: Final = 10
 BATCH_WITHOUT_WINDOW_MAX: Final = 10
-GROUP_HELD_S: Final = 3_600  # ours: an hour in which nothing of a group is done
+GROUP_HELD_S: Final = 3_600  # ours: an hour in which no message of a group is processed
 GROUP_HELD_LONG_S: Final = 43_200
 CRASH_WAITS_S: Final = 900  # ours
 MACHINES: Final = ("batch.amazonaws.com", "ec2.amazonaws.com", "ecs-tasks.amazonaws.com", "pods.eks.amazonaws.com")
@@ -94,7 +94,7 @@ def visibility_over_the_limit(model: Model) -> Iterator[Finding]:
             yield Finding(
                 rule="CLG003",
                 severity="warning",
-                message=f"{mapping.function.name} would need a visibility timeout of {needed_s:,} s, and SQS takes at most"
+                message=f"{mapping.function.name} would need a visibility timeout of {needed_s:,} s, and SQS allows at most"
                 f" {VISIBILITY_MAX_S:,}.",
                 source=mapping.function.timeout_s.source,
                 resource=mapping.function.name,
@@ -109,7 +109,7 @@ def visibility_over_the_limit(model: Model) -> Iterator[Finding]:
             yield Finding(
                 rule="CLG003",
                 severity="error",
-                message=f"{queue.name} has a visibility timeout of {setting.value:,} s; SQS takes at most"
+                message=f"{queue.name} has a visibility timeout of {setting.value:,} s; SQS allows at most"
                 f" {VISIBILITY_MAX_S:,}.",
                 source=setting.source,
                 resource=queue.name,

@@ -1,4 +1,4 @@
-"""Rules CLG of application code: sends and waits by which work stops.
+"""Rules CLG of application code: sends and waits that make work stop.
 
 Sources: Amazon SQS API, SendMessage: DelaySeconds up to 900; AWS Lambda developer guide, "Use Lambda recursive loop
 detection" (16 invocations) and durable functions behind an event source mapping (15 minutes); Celery, visibility timeout.

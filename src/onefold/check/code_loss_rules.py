@@ -16,14 +16,14 @@ from onefold.limits import MESSAGE_BYTES_MAX
 
 
 def body_over_limit(code: Code) -> Iterator[Finding]:
-    """LOS015, against what SQS takes."""
+    """LOS015, compared with what SQS accepts."""
     for one in code.thresholds:
         if one.size > MESSAGE_BYTES_MAX:
             yield _threshold(one, f"SQS accepts {MESSAGE_BYTES_MAX:,}", MESSAGE_BYTES_MAX, ())
 
 
 def body_over_queue_limit(joined: Joined) -> Iterator[Finding]:
-    """LOS015, against what a queue of the template takes."""
+    """LOS015, compared with what a queue of the template accepts."""
     for mapping, handler in joined.mapped():
         for call in handler.calls:
             queue = joined.queue_of(call, mapping)

@@ -158,7 +158,7 @@ class Keys:
         return self._real_name(node, match[1], module)
 
     def _real_name(self, node: ast.Call, name: str, module: Module) -> str | None:
-        """The name of an attribute, also if the expression has a placeholder for it."""
+        """The name of an attribute, even if the expression has a placeholder for it."""
         if not name.startswith("#"):
             return name
         names = given(node, "ExpressionAttributeNames")

@@ -43,7 +43,7 @@ class Configuration(Struct, frozen=True, forbid_unknown_fields=True, rename="keb
 
     select: Annotated[list[Prefix], Meta(description="Only these rules.")] = []
     extend_select: Annotated[
-        list[Prefix], Meta(description="These rules too, also in preview if it is a whole id.")
+        list[Prefix], Meta(description="These rules too, even in preview if it is a whole id.")
     ] = []
     ignore: Annotated[list[Prefix | Ignored], Meta(description="Not these rules, or findings of theirs.")] = []
     preview: Annotated[bool, Meta(description="Also run rules whose findings may still be wrong.")] = False
@@ -54,7 +54,7 @@ class Configuration(Struct, frozen=True, forbid_unknown_fields=True, rename="keb
 
 
 class Configured(Struct, frozen=True):
-    """The configuration and the file that it is in; None where there is none."""
+    """The configuration and the file that it is in; None if there is none."""
 
     options: Configuration
     file: Path | None = None

@@ -99,7 +99,7 @@ def _text(path: Path) -> str:
     raw = contents(
         path,
         FILE_BYTES_MAX,
-        meaning="CloudFormation takes no larger template.",
+        meaning="CloudFormation accepts no larger template.",
         todo="Split it, or name the template itself and not an archive.",
     )
     try:

@@ -245,7 +245,7 @@ def _attributes(body: Tree[Token], file: str, lines: list[str]) -> Iterator[tupl
 
 
 def _expression(tree: Tree[Token], file: str, lines: list[str]) -> Expression:
-    """An expression with those in it that are values of an object, also of one that is encoded as JSON."""
+    """An expression, and those in it that are values of an object, even of one that is encoded as JSON."""
     (line, column), (end_line, end_column) = _edges(tree)
     if end_line != line:
         end_line, end_column = line, max(column + 1, len(lines[line - 1].rstrip()) + 1)

@@ -174,7 +174,7 @@ class _Declared(Struct, frozen=True):
 
     @classmethod
     def of(cls, block: HclBlock) -> _Declared:
-        """Of a block."""
+        """What a block declares."""
         own = HclBlock(
             block.type, block.labels, block.span,
             {name: one for name, one in block.attributes.items() if name not in _OWN},

@@ -44,7 +44,7 @@ _OF_SERVERLESS: Final = {
 
 
 class Input(Struct, frozen=True, kw_only=True):
-    """A document, and of which account and region it is, "" where that is not known."""
+    """A document, and its account and region, "" if they are not known."""
 
     document: Document
     account: str = ""

@@ -414,7 +414,7 @@ def _real(path: str | Path) -> Path:
 
 
 def _text_of(path: Path) -> str:
-    """A file's text; "" where it cannot be read."""
+    """A file's text; "" if it cannot be read."""
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             return file.read()

@@ -22,7 +22,7 @@ class Request(Struct, frozen=True, kw_only=True):
     Attributes:
         action: `sqs:SendMessage`. resource: an ARN; its account and region do not matter. named: False: its name is made up.
         principal: a service, `sns.amazonaws.com`; None: whoever has the policy.
-        source_arn: the ARN of the rule or topic on whose behalf; "" where it is not known.
+        source_arn: the ARN of the rule or topic for which it is sent; "" if that is not known.
         known: names and ARNs of the other resources of the document: what is one of these is certainly not this one.
     """
 

@@ -269,7 +269,7 @@ class Modules:
             return None
 
     def imported(self, module: Module, dotted: str, level: int) -> Module | None:
-        """The local file that an import leads to; None where there is none."""
+        """The local file that an import leads to; None if there is none."""
         if module.inside is not None:
             return None
         key = (module.path.parent, module.root, dotted, level)

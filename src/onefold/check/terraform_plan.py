@@ -36,17 +36,17 @@ Json = dict[str, Any]
 
 
 class PlanTarget(Struct, frozen=True):
-    """A resource that is referred to, and the attribute of it, "" where that is not known."""
+    """A resource that is referred to, and its attribute, "" if that is not known."""
 
     address: str
     attribute: str
 
 
 class Planned(Struct, frozen=True, kw_only=True):
-    """A resource or data source: its address and type, in which module and of which provider it is, and its arguments.
+    """A resource or data source: its address, type, module, provider and arguments.
 
-    `written`: where it and its arguments are in the files beside the plan, as far as these are there. `condition`: what its
-    existence depends on, "" where it surely exists. `is_data`: it is only read, and made elsewhere.
+    `written`: where it and its arguments are in the files beside the plan, if these are there. `condition`: what its
+    existence depends on, "" if it certainly exists. `is_data`: it is only read, and made elsewhere.
     """
 
     address: str

@@ -45,7 +45,7 @@ _OF_VALUES: Final = ("arn", "url", "qualified_arn", "key_id")
 
 
 def documents_of(plan: Plan) -> Iterator[tuple[Document, str, str]]:
-    """The documents of a plan, one for each region, each with its account and region, "" where it is not known."""
+    """The documents of a plan, one for each region, each with its account and region, "" if it is not known."""
     groups: dict[str, list[Planned]] = {}
     everywhere: list[Planned] = []
     for one in plan.resources.values():

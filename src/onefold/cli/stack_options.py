@@ -217,7 +217,7 @@ def planned_document(app: str) -> tuple[Document, list[Path]]:
     files = [Path(os.path.relpath(one)) for one in found if one is not None]
     document, refused = document_of(loaded.name, app, declared_in(loaded), _stack(loaded.url, {}), files)
     if refused:
-        render.note(f"! {app}: only queues and code were checked, for it cannot be deployed as it is. {refused}")
+        render.note(f"! {app}: only queues and code were checked, because it cannot be deployed as it is. {refused}")
     return document, files
 
 

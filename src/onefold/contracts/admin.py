@@ -196,7 +196,7 @@ class QueueAdmin(Protocol):
         ...
 
     def depth(self, queue: str) -> Depth:
-        """As Queue.depth."""
+        """See `Queue.depth`."""
         ...
 
     def depths(self, queues: Sequence[str]) -> list[Depth | None]:

@@ -1,4 +1,4 @@
-"""The Engine contract: one opened backend, with all its contracts and what a worker process needs of it.
+"""The Engine contract: one opened backend, with all its contracts and what a worker process needs from it.
 
 `engines/urls.py` opens one by URL, `runtime/runtime.py` is the only caller. Never here: settings, declared queues.
 Invariant: `appear` comes before this process's owner id is used in a claim.
@@ -122,7 +122,7 @@ class Engine(Keeper, Protocol):
     def known_queue(self) -> Callable[[str], Queue] | None:
         """Opens a queue that is known to exist, like `QueueAdmin.open` but without a call to a server.
 
-        None where `open` makes no call either.
+        None if `open` makes no such call anyway.
 
         If the queue does not exist, its methods raise NotFoundError.
         """
@@ -165,7 +165,7 @@ class Engine(Keeper, Protocol):
         """Called when a process begins to work: take its presence lock and prepare its first claim; calls no server.
 
         Returns:
-            The lock file's path, for child processes; None where there is none.
+            The lock file's path, for child processes; None if there is none.
         """
         ...
 
@@ -199,7 +199,7 @@ class Engine(Keeper, Protocol):
             What each call returned, or the exception it raised; one call's exception undoes only what that call wrote.
 
         Raises:
-            StorageBusy, StorageError: nothing of any call was written.
+            StorageBusy, StorageError: no part of any call was written.
         """
         ...
 
@@ -215,7 +215,7 @@ class Engine(Keeper, Protocol):
         """Set a flag of State that stops a FIFO group when a receive by itself dead-letters one of its messages.
 
         The flag is written, with the message's id and unless it is set already, in the transaction that moves the message,
-        so that nothing of the group is received before. A queue that moves messages itself (SQS) does not do this.
+        so that no message of the group is received before that. A queue that moves messages itself (SQS) does not do this.
 
         Args:
             flag_of: takes the queue, the group and the job that the message names (None: none); returns the flag's

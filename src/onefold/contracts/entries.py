@@ -76,7 +76,7 @@ class Sent(Struct, frozen=True, gc=False):
 
 
 class Refused(Struct, frozen=True, gc=False):
-    """A message was not accepted; nothing of it was stored.
+    """A message was not accepted; no part of it was stored.
 
     Args:
         code: SQS's error code, for example `InvalidParameterValue`.

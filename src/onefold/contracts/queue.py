@@ -104,7 +104,7 @@ class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         summary: one line for a person; at most 500 characters.
         job, key: which operation.
         attempts, crashes: runs since the count was last reset, and how many of them ended with their worker.
-        first_at_ms, last_at_ms: first and last time this operation was tried; where the queue moved it after so many
+        first_at_ms, last_at_ms: first and last time this operation was tried; if the queue moved it after this many
             receives, last is when it did.
         owner: the team that is responsible for fixes, from the job's declaration.
         trace: where the last run's exception was raised, frames without locals; at most 4,000 characters, on SQS 1,000.

@@ -130,15 +130,15 @@ class NoFence:
         return self._store.write([(self.current(hold), outcome) for hold, outcome in writes], now_ms)
 
     def restore(self, records: Sequence[Record]) -> list[bool]:
-        """As the store."""
+        """Pass the call on to the store."""
         return self._store.restore(records)
 
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
-        """As the store."""
+        """Pass the call on to the store."""
         return self._store.clear_outbox([self.current(hold) for hold in holds])
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
-        """As the store."""
+        """Pass the call on to the store."""
         return self._store.read(keys, now_ms)
 
 

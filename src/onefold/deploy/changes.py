@@ -100,7 +100,7 @@ class StackState(Struct, frozen=True, kw_only=True):
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing of the stack exists yet."""
+        """Whether no resource of the stack exists yet."""
         return self.status in ("ABSENT", _NEW)
 
     @property

@@ -318,7 +318,7 @@ def _check_more(options: Function) -> None:
                 todo=f"Reserve {options.concurrency} or more, or lower concurrency=.",
             )
     if len(options.layers) > LAYERS_MAX:
-        raise errors.UsageError(f"{len(options.layers)} layers.", todo=f"Lambda takes at most {LAYERS_MAX}.")
+        raise errors.UsageError(f"{len(options.layers)} layers.", todo=f"Lambda allows at most {LAYERS_MAX}.")
     if options.alias is not None and not _ALIAS.fullmatch(str(options.alias)):
         raise errors.UsageError(f"alias={options.alias!r} cannot be one.", todo="Write for example live.")
     if options.provisioned and options.alias is None:

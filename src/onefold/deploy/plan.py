@@ -94,7 +94,7 @@ class DeployPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Of the stack."""
+        """The stack's name."""
         return f"{self.stack.prefix}{self.app}"
 
     @property

@@ -55,7 +55,7 @@ def triggers(
     if len(names) > TRIGGERS_MAX:
         raise errors.UsageError(
             f"{len(names)} alarms could undo the update: {', '.join(names)}.",
-            meaning=f"CloudFormation takes {TRIGGERS_MAX}; nothing was changed.",
+            meaning=f"CloudFormation allows {TRIGGERS_MAX}; nothing was changed.",
             todo="Choose with --rollback-alarm NAME, or name a composite alarm.",
         )
     found = look(names) if names else {}

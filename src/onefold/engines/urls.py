@@ -340,7 +340,7 @@ def _outbox_table(url: str) -> Any:
 
 
 def outbox_action(url: str, app: str, queue: str, message: str, together: str, now_ms: int, token: str) -> Any:
-    """As `put_action` of the outbox in DynamoDB.
+    """See `put_action` of the outbox in DynamoDB.
 
     Raises:
         UsageError: the outbox is not in DynamoDB.

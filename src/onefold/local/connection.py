@@ -280,7 +280,7 @@ class Connection(asyncio.Protocol):
     # ---------------------------------------------------------------------------------------------------- from the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As asyncio says."""
+        """See `asyncio.Protocol`."""
         self._transport = cast(asyncio.Transport, transport)
         self._shared.connections.add(self)
         if self._shared.draining:

@@ -313,7 +313,7 @@ class HistoryView:
         """Why there is nothing to show."""
         if self.asked.message is not None:
             return "No event of this message is recorded: it was never here, or its events are too old."
-        return "Nothing has happened yet." if not len(self.history) else "Nothing of this kind is remembered."
+        return "Nothing has happened yet." if not len(self.history) else "No event of this kind is remembered."
 
 
 def received_text(count: int) -> str:

@@ -83,7 +83,7 @@ class GroupCommit:
 
         Raises:
             StorageBusy, StorageError: nothing in this turn was written.
-            Exception: whatever `call` raised; nothing of the call was written.
+            Exception: whatever `call` raised; no part of the call was written.
         """
         if self._at_once or (not self._waiting and self.is_alone()):
             return call()

@@ -157,7 +157,7 @@ class Mapper:
 
         Raises:
             UsageError: the source has changed, or is incomplete. OtherDriverError: another process drives this run.
-            StorageBusy: nothing of this step was written. After an error a new Mapper must continue, not this one.
+            StorageBusy: no part of this step was written. After an error a new Mapper must continue, not this one.
         """
         self.moved = False
         if self.over:

@@ -178,7 +178,7 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
         ),
         Alarm(
             name="stalled", severity="page", of="queue",
-            condition="messages that wait while nothing of the queue was done",
+            condition="messages that wait while none in the queue was done",
             threshold="30 minutes, or the longest timeout of its jobs", clear="something was done, or nothing waits",
             clear_ms=MINUTE_MS,
             meaning="Messages wait and nobody works on them, although processes may be running.",

@@ -85,12 +85,12 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
         _metric(
             "onefold.queue.oldest.age gauge s queue transport onefold_queue_oldest_age_seconds OldestAge Seconds",
-            "Age of the oldest message that is not delayed; 0 where there is none. For SQS, only CloudWatch has it.",
+            "Age of the oldest message that is not delayed; 0 if there is none. For SQS, only CloudWatch has it.",
         ),
         _metric(
             "onefold.queue.companion.age gauge s queue,state transport onefold_queue_companion_age_seconds "
             "OldestAge* Seconds",
-            "Age of the oldest message in the queue's dead-letter (dead) and held queues; 0 where there is none.",
+            "Age of the oldest message in the queue's dead-letter (dead) and held queues; 0 if there is none.",
         ),
         _metric(
             "onefold.queue.in_flight.ratio gauge 1 queue transport onefold_queue_in_flight_ratio InFlightRatio None",
@@ -311,7 +311,7 @@ class Meter:
         self._count("onefold.outcomes", (*where, ("outcome", name)), count)
 
     def samples(self) -> list[Sample]:
-        """Everything counted until now. Can be called from any thread."""
+        """Everything counted so far. Can be called from any thread."""
         with self._lock:
             found = [Sample(METRICS[name], labels, value) for (name, labels), value in self._counters.items()]
             for (name, labels), counted in self._histograms.items():

@@ -289,7 +289,7 @@ def _overrun(detail: Detail) -> Description:
 
 def _lease_lost(detail: Detail) -> Description:
     return (
-        f"{_run(detail)} lost its lease; nothing of it was recorded",
+        f"{_run(detail)} lost its lease; none of it was recorded",
         "another run had taken the operation over, or its record was gone from the store",
     )
 

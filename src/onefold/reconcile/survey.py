@@ -15,7 +15,7 @@ operation; a survey can contradict the numbers in that state.
     dead      its message is in a dead-letter queue; even if it was refused because its key had been used with another
               payload and that operation's record is complete
     held      its outcome is unknown, and a person decides
-    missing   nothing of it is left: neither a finished record nor a message
+    missing   nothing is left of it: neither a finished record nor a message
 
 Never here: wording for screens, repairs, what the user counts. Invariant: however long the run, memory holds one page,
 a table of fixed size, and the operations that completed twice or were refused.

@@ -42,7 +42,7 @@ class Trace(Struct, frozen=True, gc=False):
     """Where a failure happened.
 
     Args:
-        at: the last frame of the user's own code, for a log line: `shop.py:12 in book`; empty where there is none.
+        at: the last frame of the user's own code, for a log line: `shop.py:12 in book`; empty if there is none.
         text: as Python prints it, without source lines; at most TRACE_CHARS_MAX characters.
     """
 

@@ -499,7 +499,7 @@ def lists_of(
 
 
 def types_of(handler: Callable[..., Any]) -> tuple[Any, Any]:
-    """The annotations of a handler's payload and of its result; Any where there is none.
+    """The annotations of a handler's payload and of its result; Any if there is none.
 
     Raises:
         UsageError: the function cannot be used as a handler.

@@ -14,7 +14,7 @@ A container keeps one runner and its executors from one invocation to the next (
 opened remain usable. With a concurrency of 1 plain functions are called in the invoking thread, as in any Lambda handler. A
 pool whose invocation ended with an exception is not used again.
 Never here: decisions about a delivery, events and answers.
-Invariant: when `run` returns, nothing of the batch is running in this process.
+Invariant: when `run` returns, no part of the batch is running in this process.
 """
 
 from __future__ import annotations

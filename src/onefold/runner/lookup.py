@@ -46,7 +46,7 @@ class Known(Struct, Generic[R], frozen=True, kw_only=True):
         result: what the handler returned; None unless it is done.
         attempts: runs so far in the present budget.
         changed_at_ms: when its record last changed, milliseconds since the epoch; None where there is no record.
-        why: the last failure, on one line; None where there is none.
+        why: the last failure, on one line; None if there is none.
         expires_at_ms: when its record expires; None if it does not, or there is no record.
     """
 

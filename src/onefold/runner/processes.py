@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 CHILDREN_OF_JOBS: Final = 2  # if jobs ask for child processes and the worker was started without any
 _START_TRIES = 4  # a child that ends before it is ready is started again after 1, 2 and 4 s; then the worker ends
 _START_PAUSE_MS = 1_000
-_ASK_TRIES = 3  # so many children may end, one after the other, before they read an order
+_ASK_TRIES = 3  # this many children may end, one after the other, before they read an order
 _LEAVE_MS = 2_000  # how long an idle child may take to call what was registered with `atexit`
 
 

@@ -235,7 +235,7 @@ class CallReports(Reports):
             self.append([event.row()])
 
     def emit_all(self, events: Sequence[Event]) -> None:
-        """As `emit`: rows of a call are not written with its settlement."""
+        """Like `emit`: rows of a call are not written with its settlement."""
         for event in events:
             self.emit(event)
 

@@ -285,7 +285,7 @@ def stopped(state: State, name: str, why: str) -> tuple[Change, ...]:
 
 
 def count(ledger: Ledger, run: RunState) -> Counts:
-    """The outcomes of a run's operations until now."""
+    """The outcomes of a run's operations so far."""
     return counts_of(run, ledger.tally(run.name))
 
 

@@ -448,7 +448,7 @@ _NAMES: Final = {
 
 
 def _other(body: str, wanted: str, todo: str = "Declare the source that fits, or find who sends here.") -> PayloadError:
-    """The error for a body that is something else than declared."""
+    """The error for a body that is not what was declared."""
     looks = recognise(body)
     if looks in _NAMES and _NAMES[looks] != wanted:
         found = _NAMES[looks]

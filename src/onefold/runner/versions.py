@@ -69,11 +69,11 @@ class Versions:
         self._upgrades: dict[int, Upgrade] = {}
 
     def version_of(self, attributes: Mapping[str, Attribute]) -> int:
-        """As the function."""
+        """See the function `version_of`."""
         return version_of(attributes)
 
     def marked(self, fingerprint: str, version: int) -> str:
-        """As the function."""
+        """See the function `marked`."""
         return marked(fingerprint, version)
 
     def add(self, from_version: int, upgrade: Upgrade) -> None:

@@ -82,7 +82,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "overrun": Meaning(
         "error", "brief", "the handler passed its timeout; in a thread it keeps running, and keeps its key"
     ),
-    "lease-lost": Meaning("error", "brief", "the run lost its lease; nothing of it was recorded"),
+    "lease-lost": Meaning("error", "brief", "the run lost its lease; none of it was recorded"),
     "record-gone": Meaning(
         "error",
         "off",
@@ -158,7 +158,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "missing": Meaning(
         "error", "brief", "a reconciliation found that it was dispatched, is not done, and has no message"
     ),
-    "resent": Meaning("warning", "off", "a repair sent it again, under its own key: nothing of it was left"),
+    "resent": Meaning("warning", "off", "a repair sent it again, under its own key: no message or result was left"),
     "redrive": Meaning("warning", "off", "an operator sent a dead letter back"),
     "edit": Meaning("warning", "off", "an operator changed a dead letter's payload"),
     "removed": Meaning("warning", "off", "an operator deleted a message"),

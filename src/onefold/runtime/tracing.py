@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Ids = tuple[str | None, str | None]
-"""The ids of a trace and of a span, in hexadecimal; None where there is none."""
+"""The ids of a trace and of a span, in hexadecimal; None if there is none."""
 
 
 class Tracing(Protocol):

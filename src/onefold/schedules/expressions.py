@@ -125,7 +125,7 @@ def parse(text: str) -> Expression:
     if len(text) > TEXT_CHARS_MAX:
         raise UsageError(
             f"The schedule expression {text[:40]!r}... has {len(text)} characters.",
-            todo=f"EventBridge Scheduler takes up to {TEXT_CHARS_MAX}.",
+            todo=f"EventBridge Scheduler allows up to {TEXT_CHARS_MAX}.",
         )
     name, opened, inside = text.partition("(")
     if opened and name in _READERS:

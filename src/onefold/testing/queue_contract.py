@@ -395,7 +395,7 @@ class QueueContract(FifoContract, ServingContract):
         assert self.delete(queue, new) == [True]
 
     def test_a_receipt_that_no_queue_made(self) -> None:
-        """REC: ReceiptHandleIsInvalid; nothing of the call is done."""
+        """REC: ReceiptHandleIsInvalid; no part of the call is done."""
         queue = self.queue()
         self.send(queue, "a")
         good = self.one(queue).receipt

@@ -1,4 +1,4 @@
-"""`onefold alarms`: which are on, which were, silencing and testing them; `onefold watch`: evaluate them. Drawing only.
+"""`onefold alarms`: list, show past ones, silence and test alarms; `onefold watch`: evaluate them. They only print.
 
 `observe/alarms.py` defines what an alarm means, `testing/alarm_drills.py` what a test does.
 Invariants: `list` and `history` evaluate nothing; a test touches no engine but its own, and what it sends is marked as a

@@ -1,6 +1,6 @@
 """`onefold calendar`: what schedules will fire, in local time and UTC, with the key of each tick.
 
-Parsing and drawing; the rows come from `admin/calendars.py`. Never here: expressions, zones.
+It parses and prints; the rows come from `admin/calendars.py`. Never here: expressions, zones.
 Invariant: a time without an offset is read in --tz, or else in UTC, never in the machine's own zone.
 """
 

@@ -1,4 +1,4 @@
-"""`onefold check`: what would duplicate, lose or stop work in templates and Python code. Drawing and files only.
+"""`onefold check`: what would duplicate, lose or stop work in templates and Python code. It prints and handles files.
 
 The rules (`check/rules.py`) say what is wrong. Invariant: nothing is written without --fix, and AWS is called only for an
 account that was named, to read.

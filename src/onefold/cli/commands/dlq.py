@@ -1,6 +1,6 @@
-"""`onefold dlq`: dead letters: list, show, edit, redrive, purge. Parsing, asking and drawing; `admin/` does the work.
+"""`onefold dlq`: dead letters: list, show, edit, redrive, purge. It parses, asks and prints; `admin/` does the work.
 
-Every command but `list` names what it is about: ids, conditions, or --all. A redrive that is interrupted leaves what was
+Every command but `list` is told what it is about: ids, conditions, or --all. A redrive that is interrupted leaves what was
 sent unchanged, and reports how much that was.
 Never here: what a selection finds; when a redrive stops (`admin/redrive.py`).
 Invariant: nothing is deleted without --yes or a person's answer.

@@ -1,4 +1,4 @@
-"""`onefold events`: put, rules, why a pattern does not match, archives, replays. Drawing only; see `admin/events.py`.
+"""`onefold events`: put, rules, why a pattern does not match, archives, replays. It only prints; see `admin/events.py`.
 
 Invariant: only `put`, `replay`, `cancel` and `redeliver` change anything.
 """

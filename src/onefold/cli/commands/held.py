@@ -1,4 +1,4 @@
-"""`onefold held`: unknown outcomes that wait for a person. Drawing and asking; `admin/held.py` settles.
+"""`onefold held`: unknown outcomes that wait for a person. It asks and prints; `admin/held.py` settles.
 
 Invariant: nothing is settled without --done or --not-done.
 """

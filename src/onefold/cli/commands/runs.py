@@ -1,6 +1,6 @@
 """`onefold runs`: runs of schedules, dispatchers and map jobs: a page of them, one with what is left of it, or one live.
 
-Drawing only; `admin/runs.py` counts. Invariant: while a run is watched the picture is replaced, never scrolled; if output
+It only prints; `admin/runs.py` counts. Invariant: while a run is watched the picture is replaced, never scrolled; if output
 is not a terminal, each poll that finds something new prints one line.
 """
 

@@ -1,4 +1,4 @@
-"""`onefold schedule`: what an app's schedules have sent and send next, a tick now, pausing. Drawing and asking only.
+"""`onefold schedule`: what an app's schedules have sent and will send; sending a tick now; pausing. It only asks and prints.
 
 `admin/schedules.py` does the work; `onefold scheduler` sends what is due.
 Invariant: a tick is sent only under its own key, and never a second time.

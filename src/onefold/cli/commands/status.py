@@ -1,6 +1,6 @@
 """`onefold status`: once, or repeated; `stuck`: runs that went silent; `counts`: outcome counters.
 
-Drawing only; what is counted and warned about is decided in `admin/status.py`, `admin/stuck.py` and `admin/counts.py`.
+It only prints; what is counted and warned about is decided in `admin/status.py`, `admin/stuck.py` and `admin/counts.py`.
 Invariants: with --watch the screen is replaced, never scrolled; every line of `stuck` says what happens next, and whether
 that needs a person.
 """

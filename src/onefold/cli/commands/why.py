@@ -1,8 +1,8 @@
-"""`onefold why`: what happened to a key, or what a schedule did on a date. Drawing only.
+"""`onefold why`: what happened to a key, or what a schedule did on a date. It only prints.
 
 What happened to a key and what decided each step comes from `observe/timeline.py`; what a schedule did in a year, a month
 or on a day from `admin/days.py`. One run of a schedule is shown in full; several get one line each, and those that have a
-problem follow in full. Never here: finding or wording anything that is known.
+problem follow in full. Never here: finding what is known, or putting it into words.
 Invariants: the answer about an unknown key says what that can mean, and ends with exit code 0. Instants of a key
 are in the reader's own zone, those of a schedule in the schedule's zone; --json has them in UTC.
 """

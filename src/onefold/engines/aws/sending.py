@@ -230,7 +230,7 @@ def _send_late(
 
 
 def _is_late(ahead_ms: int, settings: QueueSettings) -> bool:
-    """Whether SQS cannot delay a message for so long: over 15 minutes, or at all if it is in a FIFO queue."""
+    """Whether SQS cannot delay a message for that long: over 15 minutes, or at all if it is in a FIFO queue."""
     return ahead_ms > limits.DELAY_MS_MAX or (settings.fifo and ahead_ms > 0)
 
 

@@ -92,7 +92,7 @@ class Signer:
                 server.
 
         Raises:
-            as `sign`: then it is not known.
+            as `sign` does; it is then not known.
         """
         if not all(isinstance(attributes[name].value, str) for name in _SIGNED if name in attributes):
             return False

@@ -390,7 +390,7 @@ class SqsQueue:
         return settling.delete(self._sqs.catalogue, self.name, self._holding, receipts, self._sqs.payloads)
 
     def move_aside(self, moves: Sequence[tuple[str, MoveTo]]) -> list[bool]:
-        """As `settling.move_aside`: a copy in the dead-letter or held queue, then a deletion.
+        """Like `settling.move_aside`: a copy in the dead-letter or held queue, then a deletion.
 
         Raises:
             UsageError: the queue has no dead-letter or held queue, and nothing was changed; or not allowed.

@@ -87,7 +87,7 @@ class SqsQueues:
     # -- queues --------------------------------------------------------------------------------------------------------
 
     def create(self, settings: QueueSettings, *, advised: bool = True) -> None:
-        """As `QueueCatalogue.create`. SQS lets a name be used again 60 s after a drop."""
+        """See `QueueCatalogue.create`. SQS lets a name be used again 60 s after a drop."""
         self._catalogue.create(settings, advised=advised)
         self._forget(settings.name)
 
@@ -144,7 +144,7 @@ class SqsQueues:
         return self._catalogue.know(url)
 
     def depth(self, queue: str) -> Depth:
-        """As Queue.depth."""
+        """See `Queue.depth`."""
         return self.open(queue).depth()
 
     def depths(self, queues: Sequence[str]) -> list[Depth | None]:

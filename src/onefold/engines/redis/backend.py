@@ -123,7 +123,7 @@ class RedisBackend:
         if info.get("role") == "slave":
             raise errors.StorageError(
                 f"This Redis server is a replica of {info.get('master_host')}:{info.get('master_port')}.",
-                meaning="A replica takes no writes.",
+                meaning="A replica accepts no writes.",
                 todo="Connect to the primary: use an address that follows it.",
             )
 

@@ -118,7 +118,7 @@ _CAUSES: Final = (
     _Cause(
         words=("MISCONF", "NOREPLICAS", "BUSY "),
         make=errors.StorageBusy,
-        meaning="The server takes no writes at the moment; nothing was written.",
+        meaning="The server accepts no writes at the moment; nothing was written.",
         todo="Read its log: a full disk, missing replicas, or somebody else's script that runs for long.",
     ),
     _Cause(

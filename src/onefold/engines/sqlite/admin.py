@@ -207,7 +207,7 @@ class SqliteQueues:
         self._catalogue.stop_groups(flag_of)
 
     def depth(self, queue: str) -> Depth:
-        """As Queue.depth."""
+        """See `Queue.depth`."""
         return self.open(queue).depth()
 
     def depths(self, queues: Sequence[str]) -> list[Depth | None]:

@@ -7,7 +7,7 @@ Writing: every thread submits a piece of work. The first thread to get the turn 
 and syncs once, so eight threads share one fsync. Each piece has its own savepoint. A caller gets its result only when its
 work is on disk: when COMMIT has returned, in WAL mode with synchronous=FULL; or, for work that other processes may see
 earlier (`early`), when COMMIT has returned and then the log was synced (`log.Log`). Among processes, SQLite's file lock
-decides who writes (`turn.FileTurn`). Invariant: if a piece of work raises, at any point, nothing of it is stored.
+decides who writes (`turn.FileTurn`). Invariant: if a piece of work raises, at any point, no part of it is stored.
 
 An exception can come between any two calls, because a signal handler can raise in the main thread (Ctrl-C, a notebook's
 interrupt, a time limit set with `signal.alarm`). So the turn and the transaction are ended by the `__exit__` of the
@@ -107,7 +107,7 @@ class Database:
                 than `busy_ms`, or the disk is full; nothing was written.
             StorageError: the file is corrupt, read-only or gone. UsageError: a handler's transaction, open in this thread
                 through another `Database` on the same file, has it.
-            Exception: whatever `run` raised; nothing of it was written.
+            Exception: whatever `run` raised; no part of it was written.
         """
         forks.look()
         if self._held_by == threading.get_ident():
@@ -404,8 +404,8 @@ class Database:
             What each call returned, or the exception it raised; an exception undoes only what its own call wrote.
 
         Raises:
-            StorageBusy, StorageError: nothing of any call was written.
-            Exception: raised by a signal handler; nothing of any call was written, unless it came after the commit.
+            StorageBusy, StorageError: no part of any call was written.
+            Exception: raised by a signal handler; no part of any call was written, unless it came after the commit.
         """
         me = threading.get_ident()
         if self._held_by == me:

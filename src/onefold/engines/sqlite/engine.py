@@ -390,7 +390,7 @@ class FileBooks:
         return None
 
     def check(self) -> list[str]:
-        """As `SqliteEngine.check`: warnings about a file that is less private than it should be."""
+        """See `SqliteEngine.check`: warnings about a file that is less private than it should be."""
         return self._engine.check()
 
     def appear(self) -> None:

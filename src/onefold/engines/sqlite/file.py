@@ -121,7 +121,7 @@ def refuse_no_folder(path: str, real_path: str) -> None:
         let_through(error)
         raise errors.StorageError(
             f"There is no folder {own}, in which {os.path.abspath(path)} would be made.",
-            meaning="Perhaps the path is misspelt, or a volume is not mounted: a new file knows nothing of what was done "
+            meaning="Perhaps the path is misspelt, or a volume is not mounted: a new file has no record of what was done "
             "before. Nothing was made.",
             todo="~ is not expanded in a URL: write the folder's whole path."
             if "~" in path.split("/")
@@ -176,7 +176,7 @@ class OpenFile:
         return seen == self._seen and main.st_size > 0
 
     def as_ours(self, error: BaseException) -> BaseException:
-        """As `refusals.translate`. An error that shows damage to the file is remembered: see `is_there`."""
+        """Like `refusals.translate`. An error that shows damage to the file is remembered: see `is_there`."""
         if is_damage(error):
             self._damage = self._damage or str(error)
         if (

@@ -131,7 +131,7 @@ def _later_ms(
 def _move_in(
     connection: sqlite3.Connection, number: int, meta: MessageMeta, now_ms: int, visible_ms: int, sent_ms: int
 ) -> None:
-    """Make a message that was never received visible, and count as sent, so much later."""
+    """Make a message that was never received visible, and count as sent, that much later."""
     connection.execute(
         "UPDATE onefold_waiting SET visible_at_ms = visible_at_ms + ?, sent_at_ms = sent_at_ms + ? "
         "WHERE (queue, visible_at_ms, id) = (SELECT queue, visible_at_ms, id FROM onefold_message WHERE id = ?)",

@@ -161,7 +161,7 @@ class Transact:
         if len(self.actions) + len(added) > ACTIONS_MAX - ROWS_ACTIONS_MAX:
             raise errors.UsageError(
                 f"ctx.transact was given {len(self.actions) + len(added)} actions in one run.",
-                meaning=f"DynamoDB takes {ACTIONS_MAX} in a transaction; {ROWS_ACTIONS_MAX} are kept for the record.",
+                meaning=f"DynamoDB allows {ACTIONS_MAX} in a transaction; {ROWS_ACTIONS_MAX} are kept for the record.",
                 todo="Split the work into several jobs, or write what needs no transaction directly.",
             )
         self.actions += added
