@@ -118,6 +118,53 @@ def test_line_ends_a_byte_order_mark_and_the_mode_of_a_file_are_kept(tmp_path: P
     assert [one.name for one in tmp_path.iterdir()] == ["template.yaml"]
 
 
+QUEUE_WITHOUT_PROPERTIES = """\
+Resources:
+  Dead:
+    Type: AWS::SQS::Queue
+  Orders:
+    Type: AWS::SQS::Queue
+    Properties:
+      VisibilityTimeout: 30
+      RedrivePolicy:
+        deadLetterTargetArn: !GetAtt Dead.Arn
+        maxReceiveCount: 5
+"""
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_resource_without_properties_gets_them_with_the_first_one(tmp_path: Path, end: str) -> None:
+    file = tmp_path / "template.yaml"
+    file.write_text(QUEUE_WITHOUT_PROPERTIES, newline=end)
+    assert "fix: Set MessageRetentionPeriod of Dead to 1209600.\n" in run(str(file)).output
+    assert run(str(file), "--fix").exit_code == 0
+    lines = "    Type: AWS::SQS::Queue\n", "    Properties:\n      MessageRetentionPeriod: 1209600\n  Orders:\n"
+    assert (
+        file.read_bytes()
+        == QUEUE_WITHOUT_PROPERTIES.replace(f"{lines[0]}  Orders:\n", "".join(lines)).replace("\n", end).encode()
+    )
+
+
+def test_a_type_at_the_very_end_of_a_file_keeps_its_line(tmp_path: Path) -> None:
+    first, _, rest = QUEUE_WITHOUT_PROPERTIES.partition("  Dead:\n    Type: AWS::SQS::Queue\n")
+    file = tmp_path / "template.yaml"
+    file.write_text(f"{first}{rest}  Dead:\n    Type: AWS::SQS::Queue")
+    assert run(str(file), "--fix").exit_code == 0
+    assert file.read_text().endswith(
+        "  Dead:\n    Properties:\n      MessageRetentionPeriod: 1209600\n    Type: AWS::SQS::Queue"
+    )
+
+
+@pytest.mark.parametrize("written", ["Properties: {}", "Properties:"])
+def test_a_fix_that_has_to_be_made_by_hand_is_called_so(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "template.yaml"
+    text = QUEUE_WITHOUT_PROPERTIES.replace("Queue\n  Orders", f"Queue\n    {written}\n  Orders")
+    file.write_text(text)
+    assert "fix: Set MessageRetentionPeriod of Dead to 1209600. (by hand)\n" in run(str(file)).output
+    assert "(by hand)" in run(str(file), "--fix").output
+    assert file.read_text() == text
+
+
 def test_a_suppression_needs_a_reason_and_ends_with_its_day(tmp_path: Path) -> None:
     file = tmp_path / "template.yaml"
     text = (CORPUS / "right" / "suppressed.yaml").read_text()

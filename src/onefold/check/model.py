@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections import abc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, TypeVar
 
 from msgspec import Struct
@@ -501,7 +501,7 @@ def replaced(setting: ResourceSetting[int], value: int) -> Iterator[FindingEdit]
 
 
 def inserted(document: Document, properties: PropertyPath, name: str, value: object) -> Iterator[FindingEdit]:
-    """The edit that inserts a property as the first of a mapping in block style.
+    """The edit that inserts a property as the first of a mapping in block style; the mapping too, if it is not written.
 
     There is none for a mapping in another style, or if the property is written already.
 
@@ -509,15 +509,28 @@ def inserted(document: Document, properties: PropertyPath, name: str, value: obj
         properties: the mapping's path. value: a number, a text or a list of texts.
     """
     place, around = document.case(properties)
+    if document.has(place):
+        yield from _first_of(document, place, around, [f"{name}: {json.dumps(value)}"])
+        return
+    outer, beside = document.case(properties[:-1])
+    yield from _first_of(document, outer, beside, [f"{properties[-1]}:", f"  {name}: {json.dumps(value)}"])
+
+
+def _first_of(document: Document, place: PropertyPath, around: object, new: Sequence[str]) -> Iterator[FindingEdit]:
+    """The edit that inserts lines, of which the first begins with a key, in a mapping; below its `Type`, if it has one."""
     span = document.spans.get(place)
-    if span is None or is_function(around) or (isinstance(around, dict) and name in around):
+    if span is None or not isinstance(around, dict) or is_function(around) or new[0].partition(":")[0] in around:
         return
-    line = document.row(span.line)
-    indent = line[: span.column - 1]
-    if indent.strip() or line[span.column - 1 : span.column] in {"{", ""}:
+    row = document.row(span.line)
+    indent = row[: span.column - 1]
+    if indent.strip() or row[span.column - 1 : span.column] in {"{", ""}:
         return
-    at = FindingSource(document.file, span.line, 1, span.line, 1)
-    yield FindingEdit(at, f"{indent}{name}: {json.dumps(value)}\n")
+    at_line, kind = span.line, document.spans.get((*place, "Type"))
+    if kind is not None and kind.line == kind.end_line < document.text.count("\n") + 1:
+        at_line = kind.line + 1
+    end = "\r\n" if row.endswith("\r") else "\n"
+    at = FindingSource(document.file, at_line, 1, at_line, 1)
+    yield FindingEdit(at, "".join(f"{indent}{one}{end}" for one in new))
 
 
 def settled(document: Document, setting: ResourceSetting[int], value: int) -> tuple[FindingEdit, ...]:

@@ -369,7 +369,8 @@ def _draw_finding(one: Finding) -> None:
     for step in one.arithmetic:
         render.fold(step, "  = ", "    ")
     if one.fix is not None:
-        render.fold(f"{one.fix.description}{'' if one.fix.safety == 'safe' else ' (unsafe)'}", "  fix: ", "       ")
+        marks = ", ".join([*["unsafe"][: one.fix.safety == "unsafe"], *["by hand"][: not one.fix.edits]])
+        render.fold(f"{one.fix.description} ({marks})" if marks else one.fix.description, "  fix: ", "       ")
     line(f"  why: onefold check --explain {one.rule}", "dim")
     line()
 
