@@ -115,3 +115,33 @@ def test_what_the_probe_of_a_coroutine_sends_goes_with_the_run_that_it_completes
         worker.end()
     assert sorted(mailed) == ["by the context", "by the job"]
     app.close()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_handler_gets_its_payload_as_it_was_sent_whatever_the_probe_did_to_it(
+    tmp_path: Path, *, asynchronous: bool
+) -> None:
+    app = onefold.App("probes", url=f"sqlite:///{tmp_path / 'probes.db'}")
+    got: list[dict[str, str]] = []
+
+    def ask_partner(order: dict[str, str]) -> onefold.NotDone:
+        order.clear()
+        return onefold.NotDone()
+
+    def charge(order: dict[str, str], ctx: onefold.Context) -> None:
+        got.append(dict(order))
+        if ctx.attempt == 1:
+            raise onefold.OutcomeUnknown("the line went dead")
+
+    async def charge_later(order: dict[str, str], ctx: onefold.Context) -> None:
+        charge(order, ctx)
+
+    declare = app.job(
+        app.queue("q"), name="charge", key="{id}", on_unknown=ask_partner, retry=onefold.Retry(base="10ms")
+    )
+    job = declare(charge_later if asynchronous else charge)
+    job.send({"id": "o-1", "pence": "5"})
+    with working(app, until_empty=True) as worker:
+        worker.end()
+    assert got == [{"id": "o-1", "pence": "5"}] * 2
+    app.close()

@@ -98,6 +98,23 @@ def test_a_limit_per_key_holds_each_key_by_itself_and_keeps_nothing_of_those_tha
         assert held(bench) == {}
 
 
+def test_a_slot_is_free_again_whatever_the_handler_does_to_its_payload() -> None:
+    app = onefold.App("mill")
+    done_by: list[str] = []
+
+    @app.job(app.queue("q"), key="{id}", throttle=onefold.Throttle(concurrency=1, per="{customer}"))
+    def book(order: dict[str, str]) -> None:
+        customer = order.pop("customer")
+        if order["id"] == "1":
+            order["customer"] = customer.upper()
+        done_by.append(order["id"])
+
+    with onefold.testing.inline(app) as world:
+        book.send_many([{"id": str(number), "customer": "ada"} for number in range(3)])
+        world.run_for(3_000)
+        assert sorted(done_by) == ["0", "1", "2"]
+
+
 @pytest.mark.parametrize("throttle", [{"concurrency": 1}, {"rate": "1/s"}])
 @pytest.mark.parametrize("letter", ["x", "\u00e9", "\U0001f600"])
 def test_a_limit_by_a_long_value_counts_it_as_any_other(throttle: dict[str, Any], letter: str) -> None:

@@ -79,7 +79,7 @@ class Admission:
         self._policy = BreakerPolicy()
         self._seen: dict[str, tuple[Breaker | None, int]] = {}  # None: closed, as nearly all are
         self._took_ms: dict[str, int] = {}  # how long recent runs of a job with slots took, a moving average
-        self._slots: set[tuple[str, str]] = set()  # State name and holder, for each run of this process with a slot
+        self._slots: dict[str, str] = {}  # holder -> State name, for each run of this process with a slot
 
     def admit(self, runs: Sequence[Execution]) -> tuple[list[Execution], list[tuple[Execution, int, str]]]:
         """The runs that are admitted; and the others, with how long to wait (ms) and why."""
@@ -145,7 +145,7 @@ class Admission:
         """Extend every slot this process holds by another lease; called with the heartbeat."""
         until = until_ms(self._clock, self._clock.now_ms(), self._lease_ms)
         held: dict[str, list[str]] = defaultdict(list)
-        for name, holder in list(self._slots):
+        for holder, name in list(self._slots.items()):
             held[name].append(holder)
         for name, holders in held.items():
 
@@ -154,7 +154,7 @@ class Admission:
             ) -> tuple[dict[str, int] | None, None]:
                 # The slots are looked up at every try, because a slot that was released meanwhile must not be taken
                 # again.
-                return (slots or {}) | {one: until for one in holders if (name, one) in self._slots} or None, None
+                return (slots or {}) | {one: until for one in holders if self._slots.get(one) == name} or None, None
 
             change(self._state, name, _slots_of, None, extend)
 
@@ -243,14 +243,13 @@ class Admission:
         return 0, ""
 
     def _release(self, run: Execution) -> None:
-        """Release the slot of a run, if it has one."""
+        """Release the slot of a run, if it has one. Its payload is not asked: the handler may have changed it."""
         if run.job.limit is None or run.job.limit.concurrency is None:
             return
-        part = run.job.limit.key.of(run.payload) if run.job.limit.key is not None and run.facts.key is not None else ""
-        name, holder = bounded_name(SLOTS, f"{run.job.name}/{part}"), self._holder(run)
-        if (name, holder) not in self._slots:
+        holder = self._holder(run)
+        name = self._slots.pop(holder, None)
+        if name is None:
             return
-        self._slots.discard((name, holder))
         now_ms = self._clock.now_ms()
 
         def vacate(slots: dict[str, int] | None) -> tuple[dict[str, int] | None, None]:
@@ -284,7 +283,7 @@ class Admission:
         if found is None:
             return _BEATEN_MS
         if found.granted:
-            self._slots.add((name, holder))
+            self._slots[holder] = name
             return 0
         return int(min(found.wait_ms, self._until_free_ms(run, count_max)))
 

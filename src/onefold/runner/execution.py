@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts.store import Claimed, RecordKey
+from onefold.interrupts import ignored
 from onefold.record import attempt as script
 from onefold.record import delivery as outcomes
 from onefold.record.decisions import ProbeAnswer
@@ -91,6 +92,12 @@ class Execution:
         """Start at the script's first step."""
         self.script: Iterator[script.Step] = script.attempt(self.facts, self.job.policy)
         self.step: script.Step = next(self.script)
+
+    def read_again(self) -> None:
+        """Read the payload anew: a probe has had it, and may have changed it."""
+        if not self.job.policy.is_call:
+            with ignored(Exception):  # code of the user's types, which has read it before
+                self.payload = self.job.read(self.delivery)[1]
 
     @property
     def operation(self) -> RecordKey | None:

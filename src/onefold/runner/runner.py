@@ -398,6 +398,7 @@ class Runner:
                         probe.answer = caller.probe(run, ctx)
                     else:
                         probe.answer = calling.probe(run.job, run.payload, ctx, self.clock)
+                        run.read_again()
                 case script.Start():
                     self.start(run)
                 case _:

@@ -45,6 +45,7 @@ async def _perform(runner: Runner, run: Execution) -> None:
         match run.step:
             case script.Probe() as probe:
                 probe.answer = await _probe(run, runner.open_context(run, run.attempt), clock)
+                run.read_again()
             case script.Start():
                 await asyncio.to_thread(runner.start, run)
             case script.Call() as call:
