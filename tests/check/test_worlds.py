@@ -52,6 +52,20 @@ def scenarios(file: Path, **given: str) -> list[str]:
     return [one.condition_scenario for one in check([file], rules, TODAY, given).open]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("AccountId", '"111111111111"'), ("AccountId", '"123456789012"'), ("StackName", "local")]
+)
+def test_a_stack_may_be_in_another_account_and_have_another_name(tmp_path: Path, name: str, text: str) -> None:
+    condition = f"Conditions: {{Own: !Equals [!Ref AWS::{name}, {text}]}}\nResources:"
+    file = written(tmp_path, condition + QUEUE.replace("VISIBLE", "!If [Own, 10, 60]"))
+    assert scenarios(file) == [f"Own is true, as when AWS::{name} is {text.strip(chr(34))}"]
+    file = written(tmp_path, condition + QUEUE.replace("VISIBLE", "!If [Own, 60, 10]"))
+    assert scenarios(file) == ["Own is false"]
+    file = written(tmp_path, condition + QUEUE.replace("VISIBLE", "!If [Own, 60, 70]"))
+    assert scenarios(file) == []
+    assert worlds(file).not_looked_at == ()
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_finding_says_in_which_worlds_it_holds(name: str) -> None:
     for suffix in (".yaml", ".json"):

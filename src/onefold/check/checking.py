@@ -168,8 +168,8 @@ class _Read(Struct, frozen=True):
 
 def _in_world(one: Input, parameters: Mapping[str, str], world: World) -> TemplateFacts:
     return collect(
-        one.document, parameters=parameters, account=one.account or _ACCOUNT, region=world.region, everything=True,
-        values=world.values,
+        one.document, parameters=parameters, account=one.account or _ACCOUNT, region=one.region or _REGION,
+        everything=True, values=world.values,
     )  # fmt: skip
 
 

@@ -294,8 +294,8 @@ def collect(
     found.finish()
     return TemplateFacts(
         file=document.file,
-        account=account,
-        region=region,
+        account=scope.account,
+        region=scope.region,
         parameters=scope.parameters,
         queues=tuple(in_order(found.queues)),
         policies=tuple(found.policies),

@@ -22,6 +22,7 @@ QUEUE: Final = "AWS::SQS::Queue"
 FUNCTIONS: Final = frozenset({"AWS::Lambda::Function", "AWS::Serverless::Function"})
 PARAMETER_CHARS_MAX: Final = 4_096  # CloudFormation quotas: parameter value, 4,096 bytes
 STACK_NAME: Final = "local"
+ACCOUNT, REGION, STACK = "AWS::AccountId", "AWS::Region", "AWS::StackName"  # pseudo parameters
 LEFT_OUT: Final = "it is left out under the conditions that hold here, and others may hold"
 T = TypeVar("T")
 
@@ -32,28 +33,32 @@ class Scope:
     Args:
         endpoint: begins the URLs that `Ref` of a queue gives.
         everything: other resources than queues and functions are referred to as well.
-        values: of parameters, over those that are given; Unresolved: not known, but for what it is not.
+        values: of parameters, over those that are given; Unresolved: not known, but for what it is not. Among them may be
+            `ACCOUNT`, `REGION` and `STACK`.
     """
 
     def __init__(
         self, document: Document, *, parameters: Mapping[str, str], account: str, region: str, endpoint: str = "",
         everything: bool = False, values: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
+        values = values or {}
+        account, region = values.get(ACCOUNT, account), values.get(REGION, region)
+        stack = values.get(STACK, STACK_NAME)
         self.document = document
         self.everything = everything
         self.account = account
         self.region = region
         self.functions = Intrinsics(self)
         self._endpoint = endpoint.rstrip("/") or f"https://sqs.{region}.amazonaws.com"
-        self._stack_id = f"arn:aws:cloudformation:{region}:{account}:stack/{STACK_NAME}/{STACK_NAME}"
+        self._stack_id = f"arn:aws:cloudformation:{region}:{account}:stack/{stack}/{stack}"
         self._pseudo: dict[str, Any] = {
-            "AWS::AccountId": account,
+            ACCOUNT: account,
             "AWS::NoValue": NO_VALUE,
             "AWS::NotificationARNs": [],
             "AWS::Partition": _partition(region),
-            "AWS::Region": region,
+            REGION: region,
             "AWS::StackId": self._stack_id,
-            "AWS::StackName": STACK_NAME,
+            STACK: stack,
             "AWS::URLSuffix": "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com",
         }
         self.resources = self.section("Resources")
@@ -63,7 +68,7 @@ class Scope:
         self._named: dict[str, tuple[str, Unresolved | None]] = {}
         self._naming: set[str] = set()
         self._circles: set[str] = set()
-        self.parameters = {**self._parameters(parameters), **(values or {})}
+        self.parameters = {**self._parameters(parameters), **values}
 
     def section(self, name: str) -> dict[str, Any]:
         """A section of the template, empty when it has none.

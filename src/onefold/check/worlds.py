@@ -24,7 +24,7 @@ from onefold.check.collect_template import ALIAS, AROUND, ATTACHED, CONNECTOR, M
 from onefold.check.facts import Document, Unresolved
 from onefold.check.intrinsics import flag, text_of
 from onefold.check.loops import LOOP
-from onefold.check.scope import FUNCTIONS, QUEUE, Scope
+from onefold.check.scope import ACCOUNT, FUNCTIONS, QUEUE, REGION, STACK, Scope
 
 WORLDS_MAX: Final = 32  # ours
 RESOURCES_MAX: Final = 3_000  # ours: in all worlds together, so that a large template does not take much longer
@@ -35,23 +35,26 @@ TOLD_MAX: Final = 64  # ours: conditions by which worlds are told apart
 NAMED_MAX: Final = 5  # ours: conditions in an example
 COUNTED_MAX: Final = 10**15  # ours; Python writes no number of more than 4,300 digits
 VALUES_MAX: Final = 16  # ours: values of one parameter
-REGION: Final = "AWS::Region"
 _READ: Final = frozenset({QUEUE, MAPPING, CONNECTOR, ALIAS, *FUNCTIONS, *POLICIES, *ATTACHED, *AROUND})
 _ONLY_A_NAME: Final = re.compile(r"\$\{([A-Za-z0-9:]{1,255})\}")
-_PLACES: Final = ("us-east-1", "eu-west-1", "ap-southeast-2", "us-west-2")
+_ELSEWHERE: Final = {  # values for what the template does not name
+    ACCOUNT: ("123456789012", "210987654321", "111122223333"),
+    REGION: ("us-east-1", "eu-west-1", "ap-southeast-2", "us-west-2"),
+    STACK: ("elsewhere", "another"),
+}
 
 
 class World(Struct, frozen=True, kw_only=True):
     """One combination.
 
     Attributes:
-        values: the parameters' values, if not their defaults; Unresolved: any text but certain ones. region: its region.
+        values: the parameters' values, if not their defaults; Unresolved: any text but certain ones. With them may be the
+            account, the region and the name of the stack, as pseudo parameters.
         holds: the conditions that are known, and whether each holds.
         shown: all values that are known, for people.
     """
 
     values: Mapping[str, Any] = {}
-    region: str
     holds: Mapping[str, bool] = {}
     shown: Mapping[str, str] = {}
 
@@ -132,23 +135,20 @@ def worlds_of(document: Document, parameters: Mapping[str, str], *, account: str
     Raises:
         UsageError: see `collect_template.collect`.
     """
-    default = World(region=region)
     if not document.data.get("Conditions") and not document.data.get("Mappings"):
-        return Worlds(looked_at=(default,))
+        return Worlds(looked_at=(World(),))
 
-    def scope(world: World) -> Scope:
-        return Scope(
-            document, parameters=parameters, account=account, region=world.region, everything=True, values=world.values
-        )
+    def scope(values: Mapping[str, Any]) -> Scope:
+        return Scope(document, parameters=parameters, account=account, region=region, everything=True, values=values)
 
     try:
-        uses = _Uses(scope(default))
+        uses = _Uses(scope({}))
     except RecursionError:
-        return Worlds(looked_at=(default,), not_looked_at=("conditions, which refer to one another too deeply",))
+        return Worlds(looked_at=(World(),), not_looked_at=("conditions, which refer to one another too deeply",))
     candidates = {
         name: found
         for name, texts in uses.names.items()
-        if name not in parameters and (found := uses.candidates(name, list(texts), region))
+        if name not in parameters and (found := uses.candidates(name, list(texts)))
     }
     resources, chars = max(1, len(uses.scope.resources)), max(1, len(document.text))
     count_max = max(2, min(WORLDS_MAX, RESOURCES_MAX // resources, CHARS_MAX // chars))
@@ -157,20 +157,13 @@ def worlds_of(document: Document, parameters: Mapping[str, str], *, account: str
     for number, assigned in enumerate(_combinations(candidates)):
         if number == tried_max:
             break
-        world = World(
-            values={name: value for name, value in assigned.items() if name != REGION},
-            region=assigned.get(REGION, region),
-        )
-        here = scope(world)
+        here = scope(assigned)
         if number and not _is_allowed(here, candidates):
             continue
         holds = {name: value for name in uses.conditions if isinstance(value := here.condition(name), bool)}
         keys = tuple(str(here.ref(name)) for name in uses.keys)
         shown = {name: str(value) for name in candidates if isinstance(value := here.ref(name), str | int | float)}
-        seen.setdefault(
-            (tuple(holds.items()), keys),
-            World(values=world.values, region=world.region, holds=holds, shown=shown),
-        )
+        seen.setdefault((tuple(holds.items()), keys), World(values=assigned, holds=holds, shown=shown))
     looked_at = tuple(seen.values())[:count_max]
     left = len(seen) - len(looked_at)
     untried = prod(map(len, candidates.values())) - tried_max
@@ -316,10 +309,12 @@ class _Uses:
                 self.keys[name] = None
                 self.names.setdefault(name, {}).update(dict.fromkeys(keys))
 
-    def candidates(self, name: str, texts: list[str], region: str) -> list[Any]:
+    def candidates(self, name: str, texts: list[str]) -> list[Any]:
         """The values that a parameter can have, its default first; empty if it does not vary."""
-        if name == REGION:
-            return [next((one for one in (region, *_PLACES) if one not in texts), region), *texts] if texts else []
+        if name in _ELSEWHERE:
+            here = str(self.scope.ref(name))
+            first = next((one for one in (here, *_ELSEWHERE[name]) if one not in texts), here)
+            return [first, *texts] if texts else []
         about = self.scope.section("Parameters").get(name)
         if not isinstance(about, dict) or "List" in str(about.get("Type", "")):
             return []
