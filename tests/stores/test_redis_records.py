@@ -141,8 +141,11 @@ def test_every_field_is_kept() -> None:
     assert decode(KEY, encode(record, b"s" * 16)).record == record
 
 
-def test_a_value_of_somebody_elses_stops_its_operation_and_no_other(books: RedisBackend, direct: redis.Redis) -> None:
-    direct.set(NAMES.record(KEY), "something else")
+@pytest.mark.parametrize("text", ["something else", "short", ""])
+def test_a_value_of_somebody_elses_stops_its_operation_and_no_other(
+    books: RedisBackend, direct: redis.Redis, text: str
+) -> None:
+    direct.set(NAMES.record(KEY), text)
     other = RecordKey(KEY.scope, KEY.job, "other")
     foreign, taken = books.store.claim([ask(), ask(other)], NOW)
     assert isinstance(foreign, Unreadable)
@@ -151,7 +154,7 @@ def test_a_value_of_somebody_elses_stops_its_operation_and_no_other(books: Redis
     assert foreign.meaning.endswith(f"The Redis key is {NAMES.record(KEY)}")
     assert "redis://host:port/db?prefix=NAME:" in foreign.todo
     assert "not known under the new one" in foreign.todo
-    assert direct.get(NAMES.record(KEY)) == b"something else"
+    assert direct.get(NAMES.record(KEY)) == text.encode()
     (hold,) = claimed([taken])
     assert books.store.write([(hold, complete())], NOW) == [True]
     with pytest.raises(errors.StorageError, match="is not a record"):
@@ -159,6 +162,17 @@ def test_a_value_of_somebody_elses_stops_its_operation_and_no_other(books: Redis
     with pytest.raises(errors.StorageError, match="is not a record"):  # why and status say what a call says
         books.records.find(KEY.key)
     assert [one.key for one in books.records.find("other")] == [other]
+
+
+def test_history_and_state_of_somebody_elses_are_errors_of_the_store(books: RedisBackend, direct: redis.Redis) -> None:
+    direct.zadd(NAMES.history(KEY), {"junk": 1})
+    with pytest.raises(errors.StorageError, match="history") as caught:
+        books.ledger.of_key(KEY)
+    assert NAMES.history(KEY) in caught.value.meaning
+    direct.hset(NAMES.state, "operation/pay", "junk")
+    with pytest.raises(errors.StorageError, match="state") as caught:
+        books.state.get(["operation/pay"])
+    assert f"{NAMES.state}, field operation/pay" in caught.value.meaning
 
 
 def test_a_call_is_not_made_where_something_else_is_stored(books: RedisBackend, direct: redis.Redis) -> None:

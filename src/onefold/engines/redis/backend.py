@@ -37,7 +37,7 @@ from onefold import errors, limits
 from onefold.contracts.ledger import Row, tally_of
 from onefold.contracts.state import Change, Versioned, check
 from onefold.contracts.store import RecordKey, StoreCapabilities
-from onefold.engines.redis.layout import PREFIX_DEFAULT, Names, key_at, text_of_job
+from onefold.engines.redis.layout import PREFIX_DEFAULT, Names, foreign_value, key_at, text_of_job
 from onefold.engines.redis.records import RecordChanger, RedisRecords, RedisStore
 from onefold.engines.redis.server import SERVER_VERSION_MIN, RedisAddress, RedisServer
 
@@ -269,7 +269,7 @@ class RedisLedger:
         name, at_ms = self._names.run(run), -math.inf
         passed = 0  # rows of that instant that were already read
         while stored := self._from(name, at_ms, passed, page):
-            yield [_ROW.decode(row[_SEQUENCE_DIGITS:]) for row, _ in stored]
+            yield [_row(row, name) for row, _ in stored]
             last_ms = stored[-1][1]
             passed = sum(at == last_ms for _, at in stored) + (passed if last_ms == at_ms else 0)
             at_ms = last_ms
@@ -293,7 +293,7 @@ class RedisLedger:
         stored = self._server.ask(
             lambda client: client.zrangebyscore(name, first, last, start=after, num=limit), repeatable=True
         )
-        return [_ROW.decode(row[_SEQUENCE_DIGITS:]) for row in stored]
+        return [_row(row, name) for row in stored]
 
     def find_keys(self, text: str, limit: int = 20) -> list[RecordKey]:
         """Operations whose business key is exactly `text`, by scope and job: one read per job and scope ever seen."""
@@ -304,6 +304,13 @@ class RedisLedger:
             known = {*found, *(key for key, exists in zip(keys, exist, strict=True) if exists)}
             found = nsmallest(limit, known, key=lambda key: (key.scope, key.job))
         return found
+
+
+def _row(stored: bytes, name: str) -> Row:
+    try:
+        return _ROW.decode(stored[_SEQUENCE_DIGITS:])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise foreign_value(f"A row of the history is not one that onefold has written ({error}).", name) from error
 
 
 _PUT: Final = """
@@ -350,7 +357,10 @@ class RedisState:
         if not names:
             return []
         found = self._server.ask(lambda client: client.hmget(self._names.state, names), repeatable=True)
-        return [None if stored is None else _versioned(stored) for stored in found]
+        return [
+            None if stored is None else _versioned(stored, f"{self._names.state}, field {name}")
+            for name, stored in zip(names, found, strict=True)
+        ]
 
     def put(self, changes: Sequence[Change]) -> list[bool]:
         """Apply each change whose expected version is still current, all in one call.
@@ -375,6 +385,8 @@ class RedisState:
         return sorted(name for name in (one.decode() for one in stored) if name.startswith(prefix))
 
 
-def _versioned(stored: bytes) -> Versioned:
+def _versioned(stored: bytes, name: str) -> Versioned:
     version, _, value = stored.partition(b":")
+    if not version.isdigit():
+        raise foreign_value("A value of onefold's own state is not one that it has written.", name)
     return Versioned(int(version), value)

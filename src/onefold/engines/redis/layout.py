@@ -159,6 +159,15 @@ PREFIX_ADVICE: Final = (
 )
 
 
+def foreign_value(what: str, name: str) -> errors.StorageError:
+    """The error for a value that onefold cannot have written; `name`: the Redis key under which it is."""
+    return errors.StorageError(
+        what,
+        meaning=f"Another program writes under the same prefix, or a newer onefold does. The Redis key is {name}",
+        todo=PREFIX_ADVICE,
+    )
+
+
 def decode(key: RecordKey, value: bytes | None, name: str = "") -> StoredRecord:
     """Decode a stored value.
 
@@ -174,11 +183,7 @@ def decode(key: RecordKey, value: bytes | None, name: str = "") -> StoredRecord:
     try:
         stored = _DECODER.decode(head)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        foreign = errors.StorageError(
-            f"The value under the record of {key.job} {key.key!r} is not a record ({error}).",
-            meaning=f"Another program writes under the same prefix, or a newer onefold does. The Redis key is {name}",
-            todo=PREFIX_ADVICE,
-        )
+        foreign = foreign_value(f"The value under the record of {key.job} {key.key!r} is not a record ({error}).", name)
         return StoredRecord(value[:STAMP_BYTES], None, foreign)
     fields = {name: getattr(stored, name) for name in _FIELDS}
     return StoredRecord(value[:STAMP_BYTES], Record(key=key, result=result if line_break else None, **fields))

@@ -100,7 +100,8 @@ for i = 1, #KEYS - 2 - shelves do
     local stamp = redis.pcall('GETRANGE', key, 0, 15)
     if type(stamp) == 'table' then -- a list or hash of another program: no value of ours looks like this answer
         answers[i] = 'of type ' .. redis.call('TYPE', key).ok
-    elseif value == '' or (stamp ~= expected and stamp ~= string.sub(value, 1, 16)) then
+    elseif value == '' or (stamp ~= expected and stamp ~= string.sub(value, 1, 16))
+        or (stamp == '' and redis.call('EXISTS', key) == 1) then -- an empty text of another program
         answers[i] = redis.call('GET', key)
     else
         answers[i] = 1
