@@ -48,7 +48,7 @@ def test_a_mapping_that_deletes_what_is_named_is_noticed() -> None:
         assert lost.reason.kind == "mapping"
         # From now on it raises, which no mapping ignores; what is done is deleted by the handler itself.
         shop.ship.send_many([order(2), order(3)])
-        with pytest.raises(errors.TransientError, match=r"1 of 2 messages .* would delete what is named"):
+        with pytest.raises(errors.TransientError, match=r"1 of 2 messages .* would delete the messages that are named"):
             world.poll()
         assert world.left() == 1
 

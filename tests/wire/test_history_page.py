@@ -193,7 +193,7 @@ def test_no_control_character_reaches_a_terminal() -> None:
 def test_nothing_to_show_says_why(format_: Format) -> None:
     assert "Nothing has happened yet." in shown(MessageHistory(), HistoryQuery(), format_)
     assert "No event of this message is recorded" in shown(shop(), HistoryQuery(message="unknown"), format_)
-    assert "Nothing of this kind is remembered." in shown(shop(), HistoryQuery(queue="other"), format_)
+    assert "No event of this kind is remembered." in shown(shop(), HistoryQuery(queue="other"), format_)
 
 
 # --------------------------------------------------------------------------------------------------------------- page

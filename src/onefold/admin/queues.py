@@ -292,7 +292,7 @@ def start_move(
                 if session.engine.queues.of_group(source, one.group, limit=1):
                     raise errors.UsageError(
                         f"{source} holds messages of group {one.group!r} of {queue}, which is stopped.",
-                        meaning="A task moves them while others arrive, so that the group's order would be lost. "
+                        meaning="A task moves them while others arrive, so the group's order would be lost. "
                         "Nothing was moved.",
                         todo=f"Send the group back with `onefold dlq redrive --group {redact.shell_word(one.group)}` first.",
                     )

@@ -115,7 +115,7 @@ class RunDetail(Struct, frozen=True, kw_only=True):
         in_flight: operations being worked on; None if the run is too long to examine each.
         open: operations that are not done, those that need a person first; a page of them. open_count: how many there
             are in all, None as for `in_flight`.
-        restarts: how often its dispatcher yielded other messages than before, so that all were sent again; or None.
+        restarts: how often its dispatcher yielded different messages than before, so that all were sent again; or None.
         malformed: rows of a map run's source that are not items, and so not operations, as far as it was read.
         duplicates: rows that repeat an earlier one, and so are no operations of their own; known when it has ended.
     """

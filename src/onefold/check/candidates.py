@@ -1,6 +1,6 @@
-"""Finds the files to read: the files that were named, and in directories possible templates and Python that uses queues.
+"""Finds the files to read: those that were named; in directories, possible templates, and Python that uses queues.
 
-Terraform's files are found by their directories, as they are read together: those that no other one calls as a module, and
+Terraform's files are found by their directories, as they are read together: directories that no other calls as a module, and
 that have no plan beside them.
 
 Files that git ignores are left out; without git, so are hidden folders and installed packages. Tests are left out unless
@@ -103,7 +103,7 @@ def _inside(directory: Path) -> Iterator[Candidate]:
                 yield Candidate(path, directory, False)
         return
     names = _known_to_git(directory)
-    if not names:  # also where git ignores the directory, as it was named
+    if not names:  # even if git ignores the directory, as it was named
         names = []
         for folder, folders, inside in os.walk(directory):
             folders[:] = [one for one in folders if not one.startswith(".") and one not in _LEFT_OUT]
@@ -154,7 +154,7 @@ def _known_to_git(directory: Path) -> list[str] | None:
 
 
 def _terraform(paths: Sequence[Path]) -> Iterator[Path]:
-    """The directories of Terraform's files that no other one calls, and from which a resource for a queue is reached."""
+    """The directories of Terraform's files that no other calls as a module, and from which a resource for a queue is reached."""
     calls: dict[Path, set[Path]] = {}
     marked: set[Path] = set()
     for path in paths:

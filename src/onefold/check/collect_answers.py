@@ -189,7 +189,7 @@ class Swallowing:
         self._effects = Effects(graph.values)
 
     def of(self, handler: CallUnit, reach: Sequence[CallUnit]) -> Iterator[Swallowed]:
-        """Around the whole loop of a handler, around one message, or in the function that processes one message."""
+        """Those around a handler's whole loop, around one message, or in the function that processes one message."""
         if isinstance(handler.node, ast.Module) or any(self._keeps(one) for one in reach):
             return
         for body, unit in self._each(handler):

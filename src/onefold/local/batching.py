@@ -209,7 +209,7 @@ def read_answer(payload: bytes, message_ids: Collection[str], *, reports_failure
         identifier = failure.get("itemIdentifier") if isinstance(failure, dict) else None
         if not isinstance(identifier, str) or not identifier:
             return BatchVerdict(
-                "none", why="an itemIdentifier is missing, empty or no text, so the whole batch counts as failed"
+                "none", why="an itemIdentifier is missing, empty or not text, so the whole batch counts as failed"
             )
         if identifier not in message_ids:
             return BatchVerdict(

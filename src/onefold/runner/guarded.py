@@ -250,7 +250,7 @@ class GuardedFunction:
         return self._answered(ask, found, now_ms)
 
     def _is_elsewhere(self, named: NamedRecord, found: Claimed, now_ms: int) -> bool:
-        """Whether the call is recorded under another name now; then its claim, and after an error, is given back."""
+        """Whether the call is recorded under another name now; if so, or after an error, the claim is given back."""
         try:
             is_elsewhere = named.has_changed(now_ms)
         except errors.OnefoldError:

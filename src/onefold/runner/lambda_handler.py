@@ -141,7 +141,9 @@ class LambdaAdapter:
         if ignored:
             pool.delete_done()
             return _not_done(
-                failed, receives, f"The mapping of {', '.join(ignored)} would delete what is named, so nothing is."
+                failed,
+                receives,
+                f"The mapping of {', '.join(ignored)} would delete the messages that are named, so none is.",
             )
         if staying:
             self._note_named(pool, staying)

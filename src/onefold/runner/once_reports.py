@@ -32,7 +32,7 @@ def check_crashes(crashes: object) -> None:
 
 
 class Replays:
-    """Warns if repeated calls of a function without a return annotation get another type of result than the first call.
+    """Warns if repeated calls of a function without a return annotation get a different type of result from the first call.
 
     It warns once, after the record of the first such result was written; the warning points to the function.
 
@@ -145,7 +145,7 @@ def running(
             meaning += " That call is in this process and may itself be waiting for this one."
             todo = (
                 "Try again later. Two calls that wait for each other never end: make them in the same order everywhere, and"
-                " start threads of a call with its context (contextvars.copy_context().run): then it is known at once."
+                " start threads of a call with its context (contextvars.copy_context().run): then this is detected at once."
             )
     stopped = ""
     if found.stopped is not None:

@@ -70,7 +70,9 @@ def make_worker(
                 f"No job is declared on queue {name!r}.", todo=f"Known: {', '.join(sorted(known))}."
             )
     if not names:
-        raise errors.UsageError("The app declares no jobs.", todo="Import the modules that do where the app is made.")
+        raise errors.UsageError(
+            "The app declares no jobs.", todo="Where the app is created, import the modules that declare them."
+        )
     engine = runtime.engine
     lock_file = engine.appear()
     backend = backend_of(engine) if backend is None else backend

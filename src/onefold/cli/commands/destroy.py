@@ -26,7 +26,7 @@ from onefold.observe.wording import counted
 @declared("destroy", example="onefold destroy shop:app --prefix test-\nonefold destroy shop:app --prefix test- --yes")
 @click.argument("app", required=False)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--accept-loss", is_flag=True, help="Also where messages, records or events are lost.")
+@click.option("--accept-loss", is_flag=True, help="Delete even if messages, records or events are lost.")
 @stack_options.role_option
 @stack_options.placing
 @stack_options.stack_options

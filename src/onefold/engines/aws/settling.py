@@ -2,7 +2,7 @@
 
 SQS does not return a body again outside a receive, so the messages that this process holds are remembered (`Holding`),
 to be copied when they are dead-lettered. A message is remembered by its receipt until it is deleted or dead-lettered,
-or until `REMEMBERED_MS` after the end of its visibility. A visibility counts at most for as long as the receive's own:
+or until `REMEMBERED_MS` after the end of its visibility. A visibility counts for no longer than the receive's own:
 a heartbeat comes within that time, and a message that is hidden for longer is waiting for a later receive, not for this
 process. Receipts of dead-lettered messages are remembered for `REMEMBERED_MS`, so that doing it twice makes one copy.
 

@@ -79,13 +79,13 @@ def translate(error: psycopg.Error | OSError, server: str, schema: str, role: st
     if state in REPEATABLE or state in _BUSY:
         return errors.StorageBusy(
             f"{server} did not finish in time: {said}",
-            meaning="Nothing of this statement was applied.",
+            meaning="No part of this statement was applied.",
             todo="Look into pg_stat_activity for a transaction that stays open and holds locks.",
         )
     if state is not None and state.startswith(_FULL):
         return errors.StorageBusy(
             f"{server} has run out of something: {said}",
-            meaning="Nothing of this statement was applied.",
+            meaning="No part of this statement was applied.",
             todo="Look for a full disk, or for max_connections.",
         )
     if state == "25006":
@@ -100,7 +100,7 @@ def translate(error: psycopg.Error | OSError, server: str, schema: str, role: st
         return errors.StorageError(
             f"{server} refuses: {said}",
             meaning=f"{f'The role {role!r}' if role else 'The role of this login'} lacks a permission. Nothing was changed.",
-            todo=f"Run as the owner: GRANT USAGE ON SCHEMA {schema} TO {to}; and, to look, as status and why do,"
+            todo=f"Run as the owner: GRANT USAGE ON SCHEMA {schema} TO {to}; and, to read, as status and why do,"
             f" GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {to}; for workers, calls and what changes something,"
             f" GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {to}.",
         )
@@ -108,7 +108,7 @@ def translate(error: psycopg.Error | OSError, server: str, schema: str, role: st
         return absent(server, schema, f"The server says: {said}")
     return errors.StorageError(
         f"{server} refused a statement ({state}): {said}",
-        meaning="Nothing of it was applied.",
+        meaning="No part of it was applied.",
         todo="Report it with the server's version and log.",
     )
 

@@ -96,7 +96,7 @@ def _send_all(
             if isinstance(answer, Refused):
                 raise errors.UsageError(
                     f"Queue {name!r} refuses an outbox message with key {item.key!r}: {answer.message}",
-                    meaning="Nothing of its settlement was written.",
+                    meaning="No part of its settlement was written.",
                     todo="Send what the queue accepts, or change its settings.",
                 )
 
@@ -112,7 +112,7 @@ def _archived(item: OutboxItem) -> Archived:
 def _settle_all(
     connection: sqlite3.Connection, queues: SqliteQueues, settlements: Sequence[Settlement], now_ms: int
 ) -> list[bool]:
-    """Settle the messages; also True where there is no message or nothing to do."""
+    """Settle the messages; True also if there is no message or nothing to do."""
     answers = [True] * len(settlements)
     indexes: dict[str, list[int]] = defaultdict(list)
     by_queue: dict[str, list[tuple[str, Settle]]] = defaultdict(list)
@@ -337,7 +337,7 @@ def _keep(connection: LentConnection) -> None:
         if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
             raise
         raise errors.UsageError(
-            "A cursor of the handler still has rows to give.",
+            "A cursor of the handler still has rows to return.",
             meaning="SQLite cannot keep the rows of an INSERT, UPDATE or DELETE ... RETURNING that is not at its end.",
             todo="Fetch all rows of that cursor, or close it, before the handler returns.",
         ) from error

@@ -290,7 +290,7 @@ def _leave(presence: weakref.ref[Presence]) -> None:
         found.close()
 
 
-LEDGER_KEPT_MS: Final = 90 * limits.DAY_MS  # as long as records of completed work are kept by default
+LEDGER_KEPT_MS: Final = 90 * limits.DAY_MS  # the default for records of completed work too
 # Longer than any lease: only a living process renews a lease, and never for more than 12 hours.
 DEAD_OWNERS_KEPT_MS: Final = 7 * limits.DAY_MS
 COUNTS_KEPT_MS: Final = limits.DAY_MS  # contracts/admin.py
@@ -459,7 +459,7 @@ class ReadOnlyDatabase(Database):
         if not os.access(self.real_path, os.R_OK):
             raise errors.StorageError(
                 f"{path} cannot be read: permission denied.",
-                todo="Look as its owner, or let this user read it and its -wal and -shm.",
+                todo="Read it as its owner, or let this user read it and its -wal and -shm.",
             )
 
     def read(self, run: Run[T]) -> T:
@@ -487,7 +487,7 @@ class ReadOnlyDatabase(Database):
                     f"{self.path} cannot be read: the last of what was written is in {log}, and SQLite answered: {error}.",
                     meaning="This user may not read the log, or its index (-shm), or cannot make one in the folder; or the "
                     "disk is full.",
-                    todo="Look as the file's owner, or copy the file and its -wal to a folder of your own and look there.",
+                    todo="Read it as its owner, or copy the file and its -wal to a folder of your own and read it there.",
                 ) from error
             raise _NoIndex from error
 
