@@ -154,7 +154,7 @@ def _known_to_git(directory: Path) -> list[str] | None:
 
 
 def _terraform(paths: Sequence[Path]) -> Iterator[Path]:
-    """The directories of Terraform's files that no other calls as a module, and from which a resource for a queue is reached."""
+    """The directories of Terraform's files that no other calls as a module, and that lead to a resource for a queue."""
     calls: dict[Path, set[Path]] = {}
     marked: set[Path] = set()
     for path in paths:

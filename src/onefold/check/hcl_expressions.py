@@ -1,8 +1,8 @@
-"""Expressions of HCL evaluated, as far as the files say.
+"""Evaluates HCL's expressions, as far as the files allow.
 
-What names stand for is asked of the module (hcl_modules.py).
+The module (hcl_modules.py) says what names stand for.
 Never here: files, functions and kinds of values (hcl_values.py). Invariants: an expression of a kind that is not listed
-here is not known; the number of steps, and the size of all that is made, are bounded.
+here is not known; the number of steps, and the size of all values produced, are bounded.
 
 Sources: HCL Native Syntax Specification, "Expressions" and "Templates"; Terraform documentation, "Expressions".
 """
@@ -39,8 +39,8 @@ from onefold.errors import UsageError
 if TYPE_CHECKING:
     from lark import Token, Tree
 
-STEPS_MAX: Final = 300_000  # ours: expressions that are evaluated for a directory, and blocks and instances looked at
-VALUES_MAX: Final = 3_000_000  # ours: values in all that these make, by `size_of`
+STEPS_MAX: Final = 300_000  # ours: expressions evaluated for a directory, and blocks and instances looked at
+VALUES_MAX: Final = 3_000_000  # ours: values in all their results, by `size_of`
 _PLAN_INSTEAD: Final = "Check a plan: terraform show -json plan > plan.json."
 _ESCAPE: Final = re.compile(r'\\(?:([nrt"\\])|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8}))')
 _ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
@@ -56,24 +56,24 @@ class Names(Protocol):
         """The value of `root.step[step]`, for a root that is not in the scope."""
 
     def read(self, path: str) -> str | None:
-        """The text of a file of the module; None if there is none that may be read."""
+        """The text of a file of the module; None if there is none, or it may not be read."""
 
     def parsed(self, text: str) -> Tree[Token]:
         """The syntax tree of an expression in a text.
 
         Raises:
-            UsageError: it is none.
+            UsageError: it is not an expression.
         """
 
 
 class Scope(Struct, frozen=True):
-    """Names that only a place has: of `for`, `each`, `count` and dynamic blocks. `loop`: of a resource, as it is written."""
+    """Names that exist only in one place: in `for`, `each`, `count` and dynamic blocks. `loop`: a resource's, as written."""
 
     names: Mapping[str, Any] = {}
     loop: str = ""
 
     def beside(self, **names: Any) -> Scope:
-        """The same with more names."""
+        """The same scope with more names."""
         return Scope({**self.names, **names}, self.loop)
 
 
@@ -86,15 +86,15 @@ class Evaluator:
         self._values = 0
 
     def value(self, node: Any, scope: Scope, names: Names) -> Any:
-        """The value of an expression: a syntax tree, or what JSON says.
+        """The value of an expression: a syntax tree, or JSON's value.
 
         Raises:
-            UsageError: more is to be evaluated than `STEPS_MAX`.
+            UsageError: there are more than `STEPS_MAX` to evaluate.
         """
         try:
             return _Expressions(self, names).value(node, scope)
         except RecursionError:
-            return unknown("names lead on too far to follow")
+            return unknown("names that refer to one another too deeply")
 
     def step(self, count: int = 1) -> None:
         """Count steps.
@@ -105,14 +105,14 @@ class Evaluator:
         self._steps += count
         if self._steps > STEPS_MAX:
             raise UsageError(
-                f"The files in {self._folder} are more than {STEPS_MAX:,} expressions to evaluate.", todo=_PLAN_INSTEAD
+                f"The files in {self._folder} have more than {STEPS_MAX:,} expressions to evaluate.", todo=_PLAN_INSTEAD
             )
 
     def measured(self, value: Any) -> Any:
-        """A value that was made, counted by its size; one that is too large is not known.
+        """A value that was produced, counted by its size; one that is too large is not known.
 
         Raises:
-            UsageError: more was made than `VALUES_MAX`.
+            UsageError: more values were produced than `VALUES_MAX`.
         """
         if isinstance(value, (bool, int, float, PlanTarget, type(None))):
             return value
@@ -121,10 +121,12 @@ class Evaluator:
         return unknown("a value that is too large") if size > ITEMS_MAX else value
 
     def made(self, size: int) -> None:
-        """Count the size of what was made, or read to make it; raises as `measured`."""
+        """Count the size of what was produced, or read for it; raises as `measured` does."""
         self._values += size
         if self._values > VALUES_MAX:
-            raise UsageError(f"The files in {self._folder} make more than {VALUES_MAX:,} values.", todo=_PLAN_INSTEAD)
+            raise UsageError(
+                f"The files in {self._folder} produce more than {VALUES_MAX:,} values.", todo=_PLAN_INSTEAD
+            )
 
 
 class _Expressions:
@@ -404,7 +406,7 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def _end_of(text: str, at: int) -> int | None:
-    """Where the brace is that ends what begins at a place; texts inside are passed over."""
+    """The position of the closing brace of what begins at `at`; texts inside are skipped."""
     depth, is_quoted = 1, False
     while at < len(text):
         one = text[at]

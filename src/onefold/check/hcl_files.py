@@ -1,8 +1,8 @@
 """Terraform's own files as blocks: `*.tf` and `*.tf.json` of a directory, and the values in `*.tfvars`, with positions.
 
-HCL is parsed by python-hcl2, of which only the syntax tree is used: it has the position of every value, and the extra
-`check-hcl` brings it. JSON is read as every other JSON is here, without the extra.
-Never here: what an expression is worth (hcl_expressions.py), or how blocks belong together (hcl_modules.py). Invariants:
+HCL is parsed by python-hcl2 (extra `check-hcl`). Only its syntax tree is used, which has the position of every value.
+JSON is read like all other JSON here, without the extra.
+Never here: what an expression evaluates to (hcl_expressions.py), or how blocks belong together (hcl_modules.py). Invariants:
 sizes and depth are bounded; what is refused is refused with file and line.
 
 Source: Terraform documentation, "Files and Configuration Structure", "Override Files" and "JSON Configuration Syntax".
@@ -28,8 +28,8 @@ from onefold.errors import StorageError, UsageError
 if TYPE_CHECKING:
     from lark import Token, Tree
 
-BYTES_MAX: Final = 8 * FILE_BYTES_MAX  # ours: of all files of a directory
-DEPTH_MAX: Final = 200  # ours: of a syntax tree, in which a block or object is three or four levels
+BYTES_MAX: Final = 8 * FILE_BYTES_MAX  # ours: in all files of a directory
+DEPTH_MAX: Final = 200  # ours: levels of a syntax tree; a block or object has three or four
 BLANKS_MAX: Final = 500  # ours: in a row; the time that the parser needs grows with their square
 LABELS: Final = {"resource": 2, "data": 2, "variable": 1, "module": 1, "output": 1, "provider": 1, "locals": 0}
 _BLANKS: Final = re.compile(rf"\s{{{BLANKS_MAX}}}")
@@ -37,7 +37,7 @@ _NEWLINE: Final = "new_line_or_comment"
 
 
 class Expression(Struct, frozen=True):
-    """A value as it is written: a syntax tree, or the data that JSON says, and where it is."""
+    """A value as it is written: a syntax tree, or JSON's data, and where it is."""
 
     node: Any
     span: Span
@@ -70,7 +70,7 @@ def can_read_hcl() -> bool:
 
 
 def has_hcl(folder: Path) -> bool:
-    """Whether a directory has files in HCL, and not in JSON only."""
+    """Whether a directory has files in HCL, not only in JSON."""
     return any(folder.glob("*.tf"))
 
 
@@ -79,7 +79,7 @@ def blocks_in(folder: Path) -> dict[str, list[HclBlock]]:
 
     Raises:
         StorageError: a file cannot be read.
-        UsageError: a file is not HCL or JSON, or one of the bounds is passed; python-hcl2 is not installed.
+        UsageError: a file is not HCL or JSON, or one of the bounds is exceeded; python-hcl2 is not installed.
     """
     found: dict[str, list[HclBlock]] = {}
     size = 0
@@ -106,7 +106,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def values_in(folder: Path) -> dict[str, Expression]:
-    """The values of variables in `terraform.tfvars` and `*.auto.tfvars`, also in JSON; later files win, as in Terraform.
+    """The values of variables in `terraform.tfvars` and `*.auto.tfvars`, in HCL or JSON; later files win, as in Terraform.
 
     Raises:
         StorageError, UsageError: as `blocks_in`.
@@ -198,7 +198,7 @@ def _text(file: Path) -> str:
         raise UsageError(f"{file}:{line} is not UTF-8 text.", todo="Save it as UTF-8.") from None
     return "\n".join(
         one.rstrip(" \t\r") for one in text.split("\n")
-    )  # the parser takes no blank behind a heredoc's mark
+    )  # the parser accepts no blank after a heredoc's mark
 
 
 def _tree(text: str, file: str) -> Tree[Token]:

@@ -1,10 +1,10 @@
 """A directory of Terraform's files as a plan, without Terraform: modules, variables, locals, loops, references.
 
 Variables have the values of `terraform.tfvars` and `*.auto.tfvars`, or their defaults. Modules are followed where they are
-directories, or where `terraform init` has put them. What exists only under a condition that is not known has that
+directories, or where `terraform init` has put them. A resource that exists only under a condition that is not known has that
 condition; a loop over what is not known makes one resource, which stands for all.
 Never here: parsing (hcl_files.py), expressions (hcl_expressions.py), what resources mean (terraform_resources.py).
-Invariants: nothing is run and nothing is asked of AWS; numbers of modules, resources and blocks are bounded; what a module
+Invariants: nothing is run and AWS is not asked; numbers of modules, resources and blocks are bounded; what a module
 that is not there may hold is in `Plan.missing`.
 
 Source: Terraform documentation, "Modules", "Input Variables", "Local Values", "The count Meta-Argument", "The for_each
@@ -50,21 +50,21 @@ from onefold.check.terraform_types import TYPES
 from onefold.errors import UsageError
 
 RESOURCES_MAX: Final = 5_000  # ours
-INSTANCES_MAX: Final = 1_000  # ours: of one resource or module
+INSTANCES_MAX: Final = 1_000  # ours: instances of one resource or module
 MODULES_MAX: Final = 500
 MODULES_DEEP_MAX: Final = 5
 _NAMES: Final = frozenset({"name", "function_name", "alarm_name"})  # a reference says more than the value
 _OWN: Final = frozenset(
     {"count", "for_each", "provider", "depends_on", "lifecycle", "provisioner", "connection", "timeouts"}
 )
-_READ_DATA: Final = frozenset({"aws_iam_policy_document", "archive_file"})  # whose arguments say what they give
+_READ_DATA: Final = frozenset({"aws_iam_policy_document", "archive_file"})  # their arguments show what they return
 _INSTALLED: Final = Path(".terraform/modules/modules.json")
 _INSTALLED_BYTES_MAX: Final = 1_048_576
 Json = dict[str, Any]
 
 
 def plan_in(folder: Path) -> Plan:
-    """Read a directory of Terraform's files as far as they say what Terraform would plan.
+    """Read a directory of Terraform's files, as far as they show what Terraform would plan.
 
     Raises:
         StorageError: a file cannot be read.
@@ -138,18 +138,18 @@ class _Instances(Struct, frozen=True):
     over: Perhaps | None = None
 
     def scopes(self) -> Iterator[tuple[str, Scope]]:
-        """The end of the address of each, and the names that it has."""
+        """For each instance, the end of its address and the names that it has."""
         if self.kind in ("one", "unknown"):
             yield "", self.scope(None)
         for key in self.keys:
             yield self.end(key), self.scope(key)
 
     def end(self, key: Any) -> str:
-        """The end of the address of one."""
+        """The end of an instance's address."""
         return f"[{json.dumps(key, ensure_ascii=False)}]"
 
     def scope(self, key: Any) -> Scope:
-        """The names that one has; `key` is None where there is one for all."""
+        """The names that an instance has; `key` is None if it stands for all."""
         if self.kind == "count" and key is not None:
             return Scope({"count": {"index": key}})
         if self.kind == "each" and key is not None:
@@ -161,7 +161,7 @@ class _Instances(Struct, frozen=True):
 
 
 class _Declared(Struct, frozen=True):
-    """A resource's block without what Terraform itself reads of it, where it is written, and its provider.
+    """A resource's block without the arguments that Terraform itself reads, where it is written, and its provider.
 
     `ignored`: unknown values of the arguments in `ignore_changes`, which something else sets later.
     """
@@ -191,7 +191,7 @@ class _Declared(Struct, frozen=True):
 
 
 class _Module:
-    """One instance of a module; it is what names in its expressions are looked up in."""
+    """One instance of a module, in which the names in its expressions are looked up."""
 
     def __init__(
         self, tree: _Tree, address: str, folder: Path, path: str, given: Mapping[str, Expression] | None = None,
@@ -296,7 +296,7 @@ class _Module:
         return unknown(f"there is no local.{name}") if found is None else self._value(found)
 
     def output(self, name: str) -> Any:
-        """What the module gives to whoever calls it."""
+        """The module's outputs, for the module that calls it."""
         block = self._block(f"output.{name}")
         value = None if block is None else block.attributes.get("value")
         if value is None:
@@ -330,7 +330,7 @@ class _Module:
     def _chosen(
         self, block: HclBlock, address: str, name: Callable[[HclBlock, str, Any], Named], steps: Sequence[Any], scope: Scope
     ) -> Any:  # fmt: skip
-        """What is at the end of `.name` and `[index]` in a resource or module, which there may be several of."""
+        """What `.name` and `[index]` lead to in a resource or module, of which there may be several."""
         found = self._instances(block)
         if found.kind == "one":
             return name(block, address, None).follow(steps)
@@ -392,7 +392,7 @@ class _Module:
     # -- modules ---------------------------------------------------------------------------------------------------------
 
     def _called(self, block: HclBlock) -> dict[str, _Module]:
-        """The instances of a module that is called, by the ends of their addresses; none where it is not there."""
+        """The instances of a module that is called, by the ends of their addresses; none if it is not there."""
         call = block.labels[0]
         if call not in self._children:
             self._children[call] = {}
@@ -532,7 +532,7 @@ class _Module:
 
 
 def _unknown_loop(text: str, over: Any) -> _Instances:
-    """A loop over something that is not known; one over a resource is known by that."""
+    """A loop over something that is not known; if that is a resource's, the loop says so."""
     return _Instances("unknown", text=text, over=unknown(f"{text} is not known", over))
 
 

@@ -1,10 +1,10 @@
-"""Values of HCL, as far as the files say what they are: kinds, parts of them, and Terraform's functions on them.
+"""Values of HCL, if the files show what they are: their kinds, their parts, and Terraform's functions on them.
 
 A value is plain data; or a resource's attribute (`PlanTarget`), which is a reference; or a text with such parts
-(`Pieces`); or what JSON is made of when not all of it is known (`Encoded`); or a whole resource or module (`Named`); or
-not known (`Perhaps`), with the reason and the resources that it is made of.
+(`Pieces`); or a value to be written as JSON, not all of which is known (`Encoded`); or a whole resource or module
+(`Named`); or a value that is not known (`Perhaps`), with the reason and the resources it is made of.
 Never here: how expressions are written (hcl_expressions.py), modules, resources. Invariants: a value that cannot be known
-is never guessed, and a function that is not listed here is not known; the size of what is made is bounded.
+is never guessed, and a function that is not listed here is not known; the size of all values produced is bounded.
 
 Source: Terraform documentation, "Functions".
 """
@@ -23,21 +23,21 @@ from onefold.check.terraform_plan import Encoded, Perhaps, Pieces, PlanTarget
 
 TEXT_MAX: Final = 262_144  # ours: characters
 NUMBER_MAX: Final = 10**18
-ITEMS_MAX: Final = 10_000  # ours: values in a value, of which a text counts as one for each 64 characters
-LEVELS_MAX: Final = 100  # ours: of values in a value
+ITEMS_MAX: Final = 10_000  # ours: values in a value; a text counts as one for every 64 characters
+LEVELS_MAX: Final = 100  # ours: levels of values in a value
 _TEXT_OF_ONE: Final = 64
 _VERB: Final = re.compile(r"%(?:%|[sdqv])")
 OfLoop: Final = object()  # an index by the key of a loop over something that is not known
 
 
 class Splat(Struct, frozen=True):
-    """The step `[*]` or `.*`, with those after it that are of each value and not of the list that is made."""
+    """The step `[*]` or `.*`, with the steps after it that apply to each value and not to the resulting list."""
 
     steps: Sequence[Any]
 
 
 class Named(Struct, frozen=True):
-    """A resource or module as a whole. `follow`: gives what is at the end of `.name` and `[index]` in it."""
+    """A resource or module as a whole. `follow`: returns what `.name` and `[index]` lead to in it."""
 
     target: PlanTarget | None
     follow: Callable[[Sequence[Any]], Any]
@@ -72,7 +72,7 @@ def _targets(value: Any) -> Iterator[PlanTarget]:
 
 
 def unknown(why: str, *values: Any) -> Perhaps:
-    """A value that is not known, made of others: for the reason why one of these is not, or else for the one given."""
+    """A value that is not known, made of others; its reason is that of the first of these that has one, or `why`."""
     reasons = (one.why for one in values if isinstance(one, Perhaps))
     return Perhaps(targets_in(list(values)), next(reasons, why))
 
@@ -86,7 +86,7 @@ def is_known(value: Any) -> bool:
 
 
 def size_of(value: Any) -> int:
-    """How many values there are in one, with those in texts; more than `ITEMS_MAX` where it is too large or too deep."""
+    """How many values there are in one, with those in texts; more than `ITEMS_MAX` if it is too large or too deep."""
     found, level = 1, [value]
     for _ in range(LEVELS_MAX):
         below: list[Any] = []
@@ -118,7 +118,7 @@ def size_of(value: Any) -> int:
 
 
 def followed(value: Any, steps: Sequence[Any]) -> Any:
-    """What is at the end of `.name`, `[index]` and `[*]` in a value."""
+    """What `.name`, `[index]` and `[*]` lead to in a value."""
     for at, step in enumerate(steps):
         if isinstance(value, Named):
             return value.follow(steps[at:])
@@ -137,7 +137,7 @@ def followed(value: Any, steps: Sequence[Any]) -> Any:
 
 
 def text_of(value: Any) -> str | None:
-    """A known value as a text shows it; None if none does."""
+    """A known value as it is written into a text; None if it cannot be."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -162,7 +162,7 @@ def flag_of(value: Any) -> Any:
 
 
 def number_of(value: Any) -> Any:
-    """A number, also one that is written as text, or a value that is not known."""
+    """A number, even if it is written as text, or a value that is not known."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", value):
@@ -174,7 +174,7 @@ def number_of(value: Any) -> Any:
 
 
 def called(name: str, values: list[Any]) -> Any:
-    """What a function gives."""
+    """What a function returns."""
     if name == "jsonencode" and len(values) == 1:
         return json.dumps(values[0]) if is_known(values[0]) else Encoded(values[0])
     if name == "jsondecode" and len(values) == 1 and isinstance(values[0], Encoded):
@@ -189,9 +189,9 @@ def called(name: str, values: list[Any]) -> Any:
         try:
             made = _FUNCTIONS[name](*values)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError):
-            return unknown(f"the function {name} takes something else")
+            return unknown(f"the function {name} does not accept its arguments")
     too_large = size_of(made) > ITEMS_MAX or (isinstance(made, str) and len(made) > TEXT_MAX)
-    return unknown(f"what {name} makes is too large") if too_large else made
+    return unknown(f"the result of {name} is too large") if too_large else made
 
 
 def _formatted(form: str, *values: Any) -> Any:
@@ -245,27 +245,27 @@ def _joined(mark: str, many: list[Any]) -> str:
 
 def _merged(values: list[Any]) -> Any:
     if not all(isinstance(one, dict) or one is None for one in values):
-        return unknown("a part of what merge makes is not known", *values)
+        return unknown("a part of the result of merge is not known", *values)
     return {name: value for one in values if one is not None for name, value in one.items()}
 
 
 def _concatenated(values: list[Any]) -> Any:
     if not all(isinstance(one, list) for one in values):
-        return unknown("a part of what concat makes is not known", *values)
+        return unknown("a part of the result of concat is not known", *values)
     return [one for many in values for one in many]
 
 
 def _first_known(values: list[Any]) -> Any:
-    """`try`: of which the first is taken, if it is surely there."""
-    return values[0] if values and not isinstance(values[0], Perhaps) else unknown("which of them is", *values)
+    """`try`: its first argument, if that is certainly there."""
+    return values[0] if values and not isinstance(values[0], Perhaps) else unknown("which argument it takes", *values)
 
 
 def _coalesced(values: list[Any]) -> Any:
     for one in values:
         if one is None or one == "":
             continue
-        return unknown("which of them is", *values) if isinstance(one, Perhaps) else one
-    return unknown("none of them is")
+        return unknown("which argument it takes", *values) if isinstance(one, Perhaps) else one
+    return unknown("no argument has a value")
 
 
 def _as_is(values: list[Any]) -> Any:
@@ -331,7 +331,7 @@ ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "/": lambda one, other: one / other, "%": math.fmod, "<": lambda one, other: one < other,
     ">": lambda one, other: one > other, "<=": lambda one, other: one <= other, ">=": lambda one, other: one >= other,
 }  # fmt: skip
-_LOOSE: Final[Mapping[str, Callable[[list[Any]], Any]]] = {  # also of values that are not known
+_LOOSE: Final[Mapping[str, Callable[[list[Any]], Any]]] = {  # even for values that are not known
     "coalesce": _coalesced, "concat": _concatenated, "element": _element, "flatten": _flattened, "keys": _keys,
     "length": _length, "lookup": _looked_up, "merge": _merged, "nonsensitive": _as_is, "one": _one, "sensitive": _as_is,
     "tolist": _as_is, "tomap": _as_is, "tonumber": _as_is, "toset": _as_set, "tostring": _as_is, "try": _first_known,

@@ -87,7 +87,7 @@ class Scope:
         return found
 
     def resolve(self, value: Any) -> Any:
-        """The value with every function in it evaluated; unresolved when names lead on too far to follow."""
+        """The value with every function in it evaluated; unresolved if names refer to one another too deeply."""
         try:
             return self.functions.resolve(value)
         except RecursionError:

@@ -1,11 +1,11 @@
 """A plan or state of Terraform, as `terraform show -json` prints it: resources, what is unknown, and what refers to what.
 
-A value that is known only after apply is a reference to the resource that it comes of, where the configuration names a
-single one; otherwise it is `Unresolved`, beside the resources that it may come of.
+A value that is known only after apply is a reference to the resource that it comes from, if the configuration names a
+single one; otherwise it is `Unresolved`, with the resources that it may come from.
 Never here: what a resource is in CloudFormation's words (terraform_resources.py). Invariants: no value is guessed; size and
 depth of what is read are bounded; OpenTofu's files have the same form.
 
-Source: Terraform documentation, "JSON Output Format", format version 1: `after_unknown` marks with true what is not known,
+Source: Terraform documentation, "JSON Output Format", format version 1: `after_unknown` has true for what is not known,
 and `references` has each reference, then its shorter forms.
 """
 
@@ -25,7 +25,7 @@ from onefold.check.files import contents
 from onefold.check.terraform_sources import Written, written_in
 
 FILE_BYTES_MAX: Final = 33_554_432  # ours, 32 MiB: a plan of about ten thousand resources
-STEPS_MAX: Final = 20  # ours: modules and variables that a reference is followed through
+STEPS_MAX: Final = 20  # ours: modules and variables through which a reference is followed
 MODULES_DEEP_MAX: Final = 20
 ABSENT: Final = object()
 _REFERENCE: Final = re.compile(r"((?:data\.)?[a-z][a-z0-9_]*\.[\w-]+)(\[[^\]]{1,255}\])?(?:\.([a-z][a-z0-9_]*))?")
@@ -60,10 +60,9 @@ class Planned(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """All resources by their addresses. `regions`: of providers, where written. `missing`: why there may be more.
+    """All resources by their addresses. `regions`: those of providers, if written. `missing`: why there may be more.
 
-    `outputs`: what the root module gives to others, who may refer to it. `text`: of the file, if it is not
-    a plan.
+    `outputs`: the root module's outputs, to which others may refer. `text`: the file's, if it is not a plan.
     """
 
     file: str
@@ -123,7 +122,7 @@ class Block:
         return _with_gaps(value, unknown)
 
     def blocks(self, name: str) -> list[Block] | Unresolved:
-        """The blocks of a name, also where there is one."""
+        """The blocks with a name, as a list even if there is only one."""
         unknown = self._unknown.get(name) if isinstance(self._unknown, dict) else self._unknown
         if unknown is True:
             return Unresolved(UNKNOWN) if name in self._expressions else []
@@ -133,7 +132,7 @@ class Block:
         values = values if isinstance(values, list) else [values] if isinstance(values, dict) else []
         expressions = expressions if isinstance(expressions, list) else [expressions]
         unknown = unknown if isinstance(unknown, list) else [unknown] if isinstance(unknown, dict) else []
-        fits = len(expressions) == len(values)  # not so where blocks are made in a loop
+        fits = len(expressions) == len(values)  # they do not if a loop makes blocks
         return [
             Block(
                 self._targets_of, self.address, one,
@@ -157,20 +156,20 @@ class Block:
 
 
 class Perhaps(Struct, frozen=True):
-    """A value that is not known, the resources that it is made of as far as that is known, and why."""
+    """A value that is not known, the reason, and the resources it is made of, if these are known."""
 
     targets: tuple[PlanTarget, ...]
     why: str = UNKNOWN
 
 
 class Pieces(Struct, frozen=True):
-    """A text of which parts are references or not known."""
+    """A text with parts that are references or not known."""
 
     parts: tuple[Any, ...]
 
 
 class Encoded(Struct, frozen=True):
-    """A value as JSON, of which not all is known."""
+    """A value to be written as JSON, not all of which is known."""
 
     value: Any
 
@@ -259,7 +258,7 @@ class _Reader:
         return self._modules[address]
 
     def _folder(self, module: str) -> Path | None:
-        """The directory of a module, by its address without indices; None where it is not a local one."""
+        """The directory of a module, by its address without indices; None if it is not a local one."""
         if module not in self._folders:
             above, _, call = module.rpartition("module.")
             above = above.rstrip(".")
@@ -283,7 +282,7 @@ class _Reader:
     # -- references ------------------------------------------------------------------------------------------------------
 
     def targets(self, expression: Any, module: str) -> list[PlanTarget] | None:
-        """The resources that an expression refers to; None where one of its names cannot be followed."""
+        """The resources that an expression refers to; None if one of its names cannot be followed."""
         found: dict[str, PlanTarget] = {}
         for one in self._followed(expression, module, 0):
             if one is None:
@@ -353,9 +352,9 @@ class _Reader:
 
     def _missing(self) -> Iterator[str]:
         if self._data.get("complete") is False or self._data.get("deferred_changes"):
-            yield "what the plan leaves for later"
+            yield "what the plan defers"
         if self._data.get("errored") is True:
-            yield "what the plan has not come to"
+            yield "what the plan did not reach"
 
 
 def _begins(longer: str, reference: str) -> bool:

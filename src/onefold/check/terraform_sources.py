@@ -1,8 +1,9 @@
-"""Where resources and their arguments are written in Terraform's files, which a plan does not say.
+"""Where resources and their arguments are written in Terraform's files; a plan does not say that.
 
 The files are those beside the plan and, for local modules, those in the directories of their calls. A redrive policy that a
 plan does not know, because it has the ARN of a new queue in it, is read here when it is written out.
-Never here: evaluating expressions. Invariant: what is not surely understood is not there; a plan is read without it then.
+Never here: evaluating expressions. Invariant: what is not certainly understood is left out; the plan is then read
+without it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _WORDS_MAX: Final = 8  # before a brace; a block has at most three
 _TOKEN: Final = re.compile(
     r"(?P<skip>\#[^\n]*|//[^\n]*|/\*.*?(?:\*/|\Z))"
     r"|(?P<heredoc><<-?[ \t]*(?P<mark>\w+)\n.*?(?:\n[ \t]*(?P=mark)\b|\Z))"
-    r'|(?P<string>"(?:\\.|[^"\\\n])*+"?)'  # to the end of the line if it is not closed, or each quote would look again
+    r'|(?P<string>"(?:\\.|[^"\\\n])*+"?)'  # to the end of the line if it is not closed, or each quote would search again
     r"|(?P<open>[{\[(])|(?P<close>[}\])])|(?P<newline>\n)|(?P<name>[A-Za-z_][\w-]*)|(?P<equals>=(?!=|>))"
     r"|(?P<other>[^\s])",
     re.DOTALL,

@@ -18,7 +18,7 @@ class Part(Struct, frozen=True):
     """How an argument becomes a property.
 
     `text`: JSON as text. `one`: the first of its blocks. `many`: all of them. `pairs`: a mapping as a list of names and
-    values, `tags` with keys. `whole`: a list or mapping, which is not one of the values that it is made of.
+    values, `tags` with keys. `whole`: a list or mapping, not one of the values in it.
     """
 
     name: str
@@ -30,7 +30,7 @@ Parts = Mapping[str, "str | Part"]
 
 
 class Type(Struct, frozen=True):
-    """A type of resource: CloudFormation's name of it, what its arguments are there, and the provider's own defaults."""
+    """A type of resource: CloudFormation's name for it, its arguments' names there, and the provider's own defaults."""
 
     name: str
     parts: Parts
