@@ -53,7 +53,7 @@ def calls(direct: redis.Redis) -> dict[str, int]:
     """Commands that clients have sent since the last call of this; those that a script makes are not counted."""
     stats = direct.info("commandstats")
     direct.config_resetstat()
-    inside = ("config", "info", "client", "get", "set", "zadd", "zrem", "zcard", "sadd", "hincrby", "pexpire")
+    inside = ("config", "info", "client", "exists", "get", "set", "zadd", "zrem", "zcard", "sadd", "hincrby", "pexpire")
     names = {name.removeprefix("cmdstat_"): figures["calls"] for name, figures in stats.items()}
     return {name: count for name, count in names.items() if not name.startswith(inside)}
 
