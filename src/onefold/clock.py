@@ -11,8 +11,9 @@ then returns to the machine's time:
 
     set forward by J    it stays J behind for `HOLD_MS`, in which running processes extend their leases to the new time
                         (`until_ms`); then it follows. A lease that has ended by then has ended by both clocks.
-    set back by J       it stays ahead and runs at half speed until the machine's time has caught up: messages that were
-                        sent before stay visible, and durations take up to twice as long.
+    set back by J       it stays ahead and runs slower until the machine's time has caught up: messages that were sent
+                        before stay visible, and durations take longer: up to twice as long, or by 1/15 if the processes
+                        share the time by a file (`heals_in`).
 
 If records are on a server that several machines share (Redis, PostgreSQL), the server's clock replaces the machine's
 wall clock (`ServerTime`): leases are then compared on one clock, whatever the machines' own clocks say.
@@ -71,6 +72,7 @@ class Never:
 
 STEP_MS: Final = 1_000  # smaller differences are followed at once, as NTP slews the clock by them
 HOLD_MS: Final = 120_000  # in this time working processes extend their leases, however long these are
+_HEALS_IN: Final = 2  # soon, since it may differ from that of other hosts until then
 _LOOK_MS: Final = 1_000  # the two clocks are compared at least this often
 _DRIFT_SHARE: Final = 1_000  # clocks drift by less than a thousandth,
 _DRIFT_MS_MAX: Final = 5_000  # and by less than this in all, since kernels adjust both in the same way
@@ -218,6 +220,7 @@ class SteadyClock:
         steps: by how many ms it was set, one entry for each detected step. jumps: what of that concerns expiry.
         behind_ms: how far this clock is behind a wall clock that was set forward; mostly 0.
         undo_ms: by how much jumps are undone as soon as this clock is no longer ahead of a wall clock that was set back.
+        heals_in: how many times the length of a step back it takes until the machine's time has caught up.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -233,6 +236,7 @@ class SteadyClock:
         self._beside = False  # whether it differs from the wall clock
         self._last_ms = 0  # the last answer while it differs
         self.undo_ms: int = 0
+        self.heals_in: int = _HEALS_IN
         self.steps: list[int] = []
         self.jumps: Jumps = Jumps()
         forks.in_child(self._start_anew)
@@ -292,7 +296,7 @@ class SteadyClock:
             self._compare()
             now_ms = self.monotonic_ms()
             since_ms = max(now_ms - offset.at_ms, 0)
-            self._ahead, self._last_ms = Offset(max(offset.by_ms - since_ms // 2, 0), now_ms), 0
+            self._ahead, self._last_ms = Offset(max(offset.by_ms - since_ms // self.heals_in, 0), now_ms), 0
             self._hold_until_ms = now_ms + HOLD_MS - since_ms
             self.behind_ms = max(-offset.by_ms, 0) if since_ms < HOLD_MS else 0
             self._beside = bool(self._ahead.by_ms or self.behind_ms)
@@ -357,7 +361,7 @@ class SteadyClock:
         self._beside = beside_ms != 0
 
     def _ahead_ms(self, now_ms: int) -> int:
-        return max(self._ahead.by_ms - (now_ms - self._ahead.at_ms) // 2, 0)
+        return max(self._ahead.by_ms - (now_ms - self._ahead.at_ms) // self.heals_in, 0)
 
 
 def is_step(step_ms: int, passed_ms: int) -> bool:

@@ -21,6 +21,7 @@ from onefold.manual_clock import ManualClock
 from tests.machine import Machine
 
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 
 
 class Set(SystemClock):
@@ -125,6 +126,38 @@ def test_a_row_that_disagrees_by_a_drift_is_written_again_and_its_time_goes_on(t
         came.close()
     assert first.database.clock.steps == [-HOUR_MS]
     first.close()
+
+
+@pytest.mark.parametrize("off_ms", [0, 600_000, -600_000])
+@pytest.mark.parametrize("wrong_ms", [HOUR_MS, 10 * DAY_MS])
+def test_what_was_sent_by_a_wrong_time_is_received_after_a_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong_ms: int, off_ms: int
+) -> None:
+    """The clock was set right before the boot; the one of the hardware may differ."""
+    machine = Machine()
+    first = opened(tmp_path / "a.db", SteadyClock(machine))
+    first.queues.create(QueueSettings(name="orders"))
+    machine.set_ms += wrong_ms
+    first.database.write(lambda connection: None)
+    machine.at_ms += HOLD_MS
+    first.queues.open("orders").send([Entry(body="1")])
+    machine.set_ms -= wrong_ms
+    first.database.write(lambda connection: None)
+    shared_ms = first.database.clock.now_ms()
+    jumps = first.database.clock.jumps
+    first.close()
+    monkeypatch.setattr(filetime, "_boot", lambda: "another")
+    wall_ms = machine.now_ms() + off_ms
+    machine.at_ms = 5_000
+    machine.set_ms = wall_ms - machine.at_ms
+    came = opened(tmp_path / "a.db", SteadyClock(machine))
+    assert shared_ms <= came.database.clock.now_ms() <= shared_ms + max(off_ms, 0) + HOLD_MS
+    assert [one.body for one in came.queues.open("orders").receive(1)] == ["1"]
+    assert came.database.clock.jumps.noted == jumps.noted
+    machine.at_ms += filetime.HEALS_IN * (wrong_ms + HOUR_MS)
+    assert came.database.clock.now_ms() == machine.now_ms()
+    assert came.database.clock.jumps.noted == ()
+    came.close()
 
 
 @pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])
@@ -245,9 +278,6 @@ def test_what_is_given_back_while_the_clock_is_behind_does_not_wait_for_it(back:
     clock.advance(back.delay_ms)
     assert len(queue.receive(1, 30_000)) == 1
     engine.close()
-
-
-DAY_MS = 24 * HOUR_MS
 
 
 def ask(key: RecordKey, now_ms: int) -> Ask:

@@ -12,6 +12,7 @@ from onefold.clock import HOLD_MS, STEP_MS, SteadyClock
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.sqlite.engine import SqliteEngine
+from onefold.engines.sqlite.filetime import HEALS_IN
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from tests.machine import Machine
@@ -72,7 +73,7 @@ class Walk:
         now_ms, wall_ms = self.wall.monotonic_ms(), self.wall.now_ms()
         for sent_ms, for_ms, at_ms in self.sent.values():
             if for_ms is not None:
-                assert now_ms - sent_ms <= 2 * for_ms + SLACK_MS
+                assert now_ms - sent_ms <= for_ms * HEALS_IN // (HEALS_IN - 1) + SLACK_MS
             else:
                 assert wall_ms <= at_ms + SLACK_MS or now_ms - max(self.set_at_ms, sent_ms) <= HOLD_MS + SLACK_MS
 

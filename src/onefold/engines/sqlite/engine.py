@@ -92,6 +92,7 @@ class SqliteEngine:
         self.database: Database = opened(path, clock, settings=settings)
         reads = isinstance(self.database, ReadOnlyDatabase)
         self._clock = self.database.clock
+        self._clock.heals_in = filetime.HEALS_IN
         try:
             migrate(self.database, adopts=settings.adopts)
             if self.shared:

@@ -2,10 +2,11 @@
 
 Each process detects a step of the clock itself (`clock.py`). A process that opens the file later learns of it from a
 row (`onefold_state`, name `onefold/clock`) that has the wall time at a monotonic instant: both clocks advance together,
-so any other wall time now means a step, even if no process has noticed it yet. Without a row of this boot the
-modification time of the file is used: if it is later than now, the clock was set back.
-Never here: the arithmetic of a step. Invariants: a row from another boot is never used, because monotonic time starts
-anew; a row is replaced only by a process that continues from the time in it.
+so any other wall time now means a step, even if no process has noticed it yet. After a boot monotonic time
+starts anew: the row then only says how far the shared time was ahead; and if the modification time of the file is later
+than now, the clock was set back.
+Never here: the arithmetic of a step. Invariants: the monotonic instant in a row of another boot is never used; a row is
+replaced only by a process that continues from the time in it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ ON CONFLICT (name) DO UPDATE SET version = version + 1, value = excluded.value
 """
 
 
+HEALS_IN: Final = 16  # so that rates and delays change by 7 % at most while the clock is ahead of one that was set back
 _IDLE_MS: Final = HOLD_MS // 2  # nobody has followed a step that was undone in this time
 _SANE_MS: Final = 2**53  # no clock is off by more
 _FRESH_MS: Final = (
@@ -46,7 +48,7 @@ class _Row(msgspec.Struct, frozen=True):
 
     Args:
         wall_ms: 0 if the clock is not the machine's, or the row was written before December 2026.
-        jumps: see `Jumps`; unlike the rest they count in any boot. undo_ms: as `SteadyClock.undo_ms`.
+        jumps: see `Jumps`. undo_ms: as `SteadyClock.undo_ms`.
     """
 
     boot: str
@@ -104,6 +106,16 @@ def _boot() -> str:
     return ""
 
 
+def _ahead_ms(row: _Row | None, written_ms: int, wall_ms: int) -> int:
+    """How far the time of the processes before this boot is ahead of the wall clock, which shows `wall_ms`."""
+    ahead_ms, latest_ms = 0, written_ms
+    if row is not None and row.wall_ms:
+        ahead_ms = max(row.by_ms - max(wall_ms - row.wall_ms, 0) // HEALS_IN, 0)
+        latest_ms = max(written_ms, row.wall_ms)
+    back_ms = latest_ms - wall_ms  # how far it was set back while no process ran
+    return ahead_ms + back_ms if STEP_MS <= back_ms <= _AHEAD_MS_MAX else ahead_ms
+
+
 class FileTime:
     """The time that a process shares with the others on a file; for the thread that has the writer's turn.
 
@@ -128,17 +140,16 @@ class FileTime:
             if step_ms and not clock.steps:
                 clock.steps.append(step_ms)
             return
-        step_ms = sum(clock.steps)  # while the file was being opened
-        wall_ms = clock.wall.now_ms() - step_ms
-        offset, undo_ms, jumps = Offset(0, 0), 0, [] if row is None else row.jumps
-        if row is not None and row.boot == _boot():
-            offset, undo_ms = Offset(row.by_ms, row.at_ms), row.undo_ms
-        elif row is not None or written_ms:
-            if _is_the_machines(clock) and STEP_MS <= written_ms - wall_ms <= _AHEAD_MS_MAX:
-                offset = Offset(written_ms - wall_ms, clock.monotonic_ms())
-            undo_ms = max([0, *(jump.at_ms - wall_ms for jump in jumps)])  # set back while the machine was off
-        else:
+        if row is None and not written_ms:
             return  # a new file
+        step_ms = sum(clock.steps)  # while the file was being opened
+        offset, jumps, undo_ms = Offset(0, 0), [] if row is None else row.jumps, 0 if row is None else row.undo_ms
+        if row is not None and row.boot == _boot():
+            offset = Offset(row.by_ms, row.at_ms)
+        elif _is_the_machines(clock):
+            wall_ms = clock.wall.now_ms() - step_ms
+            offset = Offset(_ahead_ms(row, written_ms, wall_ms), clock.monotonic_ms())
+            undo_ms = max([undo_ms, *(jump.at_ms - wall_ms for jump in jumps)])  # set back while the machine was off
         clock.adopt(offset, jumps, undo_ms, step_ms)
 
     def begin_in(self, connection: sqlite3.Connection) -> None:

@@ -27,7 +27,7 @@ _LOOK_MS: Final = limits.MINUTE_MS
 def due_at_ms(row: QueueRow, run_at_ms: int, now_ms: int) -> int | None:
     """The steady instant from which a `run_at` is worth another look; None: it is due by the wall clock.
 
-    While the wall clock is behind, the steady clock runs at half speed, so it advances by half of the time that is left.
+    While the wall clock is behind, the steady clock runs slower, but advances by at least half of the time that is left.
     If that is over too soon, because the wall clock has caught up, the next look puts the message off once more; it is
     looked at each minute or two, because the wall clock may be set right.
     """
