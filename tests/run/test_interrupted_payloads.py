@@ -346,3 +346,35 @@ def test_a_probe_that_ends_the_program_has_not_answered(kind: type[BaseException
     assert 1 <= len(asked) <= 10  # as often as the queue delivers it
     assert ship.look("good").result == "good"
     app.close()
+
+
+class Remote:
+    """A result of which nothing can be asked: a proxy outside of its context, a stub without its connection."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError(f"not connected: {name}")
+
+
+@pytest.mark.parametrize("has_hooks", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_result_of_which_nothing_can_be_asked_is_held_after_one_run(
+    is_async: bool, has_hooks: bool, tmp_path: Path
+) -> None:
+    hooks = [onefold.Hooks()] if has_hooks else []
+    app = onefold.App("shop", url=f"sqlite:///{tmp_path / 'shop.db'}", hooks=hooks)
+    charged: list[str] = []
+
+    def charge(order: dict[str, str]) -> object:
+        charged.append(order["id"])
+        return Remote()
+
+    async def awaited(order: dict[str, str]) -> object:
+        return charge(order)
+
+    job = app.job(app.queue("orders"), key="{id}", name="charge")(awaited if is_async else charge)
+    job.send({"id": "o-1"})
+    _, told = finished(app)
+    (held,) = told.of("held")
+    assert str(held.detail["summary"]).startswith("The result could not be encoded: RuntimeError: not connected")
+    assert charged == ["o-1"]
+    app.close()

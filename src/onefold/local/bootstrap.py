@@ -192,7 +192,7 @@ def _to_json(value: Any) -> bytes:
         return json.dumps(value, default=_plain).encode("utf-8", "surrogatepass")
     except (TypeError, ValueError, RecursionError) as error:
         text = f"Unable to marshal response: {_text(error)}"
-        if hasattr(value, "__await__"):
+        if hasattr(type(value), "__await__"):
             if hasattr(value, "close"):
                 value.close()  # or it would warn that nobody awaited it
             text += ". Lambda does not await handlers: make it a plain function that calls asyncio.run(...)"

@@ -64,7 +64,7 @@ def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Outcom
 def _invoked(job: Job[Any, Any], payload: Any, ctx: Context, born: int) -> Any:
     """Call the handler and return its value; a child process that the handler forked ends here."""
     value = job.invoke(payload, ctx)
-    if hasattr(value, "__await__"):
+    if hasattr(type(value), "__await__"):
         value = run_coroutine(value)
     if forks.generation() != born:
         leave_child(None)
@@ -144,9 +144,10 @@ def _warn_of_unsent(job: Job[Any, Any], ctx: Context) -> None:
 
 def _unsent(job: Job[Any, Any], value: object) -> Outcome | None:
     """The outcome of a handler that returned messages, or an iterator over something; None for other values."""
-    lazy = isinstance(value, Iterator)
-    some = value if isinstance(value, list | tuple | set) else (value,)
-    if not lazy and not any(isinstance(one, Outgoing) for one in some):
+    kind = type(value)  # `isinstance` would ask the value itself, which may raise anything
+    lazy = issubclass(kind, Iterator)
+    some: Any = value if issubclass(kind, list | tuple | set) else (value,)
+    if not lazy and not any(issubclass(type(one), Outgoing) for one in some):
         return None
     what = f"{job.name} returned {'a ' + type(value).__qualname__ if lazy else 'messages'}, and no message was sent."
     if job.ticks:
@@ -208,7 +209,7 @@ def probe(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Probe
     token = context.current.set(context.current.get() if job.policy.is_call else ctx)
     try:
         found = job.ask(payload, ctx)
-        if hasattr(found, "__await__"):
+        if hasattr(type(found), "__await__"):
             found = run_coroutine(found)
         return answered(job, found, ctx)
     except (Exception, *ENDING) as error:  # see above

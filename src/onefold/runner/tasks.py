@@ -86,7 +86,7 @@ async def _probe(run: Execution, ctx: Context, clock: Clock) -> ProbeAnswer:
     token = context.current.set(ctx)
     try:
         found = await asyncio.to_thread(job.ask, run.payload, ctx)
-        if hasattr(found, "__await__"):
+        if hasattr(type(found), "__await__"):
             found = await found
         return calling.answered(job, found, ctx)
     except BaseException as error:  # noqa: BLE001 - a cancelled probe has not answered either
