@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -235,8 +236,9 @@ def test_a_transaction_that_sqlite_rolled_back_is_told_to_all_who_were_in_it(sho
     connection = effects.open()
     with pytest.raises(sqlite3.IntegrityError):
         connection.execute("INSERT OR ROLLBACK INTO booking VALUES ('x'), ('x')")
-    with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
-        connection.execute("INSERT INTO booking VALUES ('outside of any transaction')")
+    for text in ("'outside of any transaction'", "'x'), ('x'"):  # new, and prepared before
+        with pytest.raises(errors.StorageBusy, match="rolled back the transaction"):
+            connection.execute(f"INSERT OR ROLLBACK INTO booking VALUES ({text})")
     with pytest.raises(errors.StorageBusy, match="rolled back"):
         effects.finish(shop.settlement(*second, complete()), NOW)
     assert shop.finish(effects, shop.perform(effects, "c", *third)) == BOTH
@@ -244,6 +246,144 @@ def test_a_transaction_that_sqlite_rolled_back_is_told_to_all_who_were_in_it(sho
         effects.commit()
     effects.commit()
     assert (shop.rows(), shop.statuses([first[1], second[1], third[1]])) == ([], ["in_progress"] * 3)
+
+
+def test_a_statement_that_was_prepared_before_sqlite_rolled_back_is_refused(shop: OnSqlite) -> None:
+    hold = shop.begin("a")[1]
+    effects = shop.commit.effects(LIMIT_MS)
+    connection = effects.open()
+    cursor = connection.cursor()
+    insert = "INSERT INTO booking VALUES (?)"
+    shop.insert(connection, "a")
+    cursor.execute(insert, ("b",))
+    with pytest.raises(sqlite3.IntegrityError):
+        cursor.execute("INSERT OR ROLLBACK INTO booking VALUES (?)", ("a",))
+    assert not connection.in_transaction
+    for again in (
+        lambda: shop.insert(connection, "a"),
+        lambda: cursor.execute(insert, ("b",)),
+        lambda: cursor.executemany(insert, [("b",), ("c",)]),
+        lambda: connection.executemany(insert, [("b",), ("c",)]),
+    ):
+        with pytest.raises(errors.StorageBusy, match="rolled back the transaction"):
+            again()
+    effects.undo()
+    effects.rollback()
+    assert (shop.rows(), shop.statuses([hold])) == ([], ["in_progress"])
+
+
+class Counted(sqlite3.Cursor):
+    """A program's own kind of cursors, as Django's."""
+
+    def execute(self, query: str, parameters: Any = ()) -> sqlite3.Cursor:
+        return super().execute(query.replace("%s", "?"), parameters)
+
+
+@pytest.mark.parametrize("end", ["finish", "undo"])
+def test_what_outlives_its_run_is_refused(shop: OnSqlite, end: str) -> None:
+    delivery, hold = shop.begin("a")
+    effects = shop.commit.effects(LIMIT_MS)
+    connection = effects.open()
+    cursor = connection.cursor()
+    own = connection.cursor(Counted)
+    assert own.execute("INSERT INTO booking VALUES (%s)", ("a",)).connection is connection
+    assert isinstance(own, Counted)
+    open_rows = connection.execute("SELECT 1 UNION SELECT 2")
+    assert next(open_rows) == (1,)
+    if end == "finish":
+        assert effects.finish(shop.settlement(delivery, hold, complete()), NOW) == BOTH
+    else:
+        effects.undo()
+    other = effects.open()  # that of the next handler
+    for late in (
+        connection.commit,
+        connection.rollback,
+        connection.close,
+        connection.cursor,
+        connection.iterdump,
+        connection.__enter__,
+        cursor.fetchone,
+        own.fetchall,
+        lambda: next(open_rows),
+        lambda: connection.total_changes,
+        lambda: connection.executescript("DELETE FROM booking"),
+        lambda: connection.execute("DELETE FROM booking"),
+        lambda: cursor.execute("DELETE FROM booking"),
+        lambda: own.execute("DELETE FROM booking"),
+        lambda: cursor.executescript("DELETE FROM booking"),
+        lambda: setattr(connection, "row_factory", sqlite3.Row),
+    ):
+        with pytest.raises(errors.UsageError, match="after the run that it belongs to had ended"):
+            late()
+    assert not connection.in_transaction
+    connection.interrupt()
+    shop.insert(other, "b")
+    assert [tuple(row) for row in other.execute("SELECT text FROM booking WHERE text = 'b'")] == [("b",)]
+    effects.undo()
+    effects.commit()
+    assert shop.rows() == (["a"] if end == "finish" else [])
+
+
+def test_a_thread_that_outlives_its_run_hurts_no_other_run(shop: OnSqlite) -> None:
+    """It rolls back, again and again, while other runs begin and end on the same connection."""
+    stop = threading.Event()
+    raised: set[type[Exception]] = set()
+
+    def tidy(connection: Any) -> None:
+        while not stop.is_set():
+            try:
+                connection.rollback()
+            except (errors.OnefoldError, sqlite3.Error) as error:
+                raised.add(type(error))
+
+    effects = shop.commit.effects(LIMIT_MS)
+    delivery, hold = shop.begin("a")
+    thread = threading.Thread(target=tidy, args=(effects.open(),))
+    thread.start()
+    try:
+        assert effects.finish(shop.settlement(delivery, hold, complete()), NOW) == BOTH
+        effects.commit()
+        for number in range(200):
+            shop.engine.write(lambda connection, number=number: shop.insert(connection, str(number)))
+    finally:
+        stop.set()
+        thread.join()
+    assert raised == {errors.UsageError}
+    assert len(shop.rows()) == 200
+
+
+def test_the_first_use_in_another_thread_is_refused_and_locks_nothing(shop: OnSqlite) -> None:
+    effects = shop.commit.effects(LIMIT_MS)
+    raised: list[Exception] = []
+
+    def use() -> None:
+        try:
+            shop.insert(effects.open(), "a")
+        except errors.OnefoldError as error:
+            raised.append(error)
+
+    def in_thread() -> None:
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+
+    in_thread()
+    assert "another thread than the handler's own" in str(raised.pop())
+    effects.undo()
+    shop.engine.write(lambda connection: shop.insert(connection, "b"))
+    connection = effects.open()  # from here on threads may use it
+    in_thread()
+    assert raised == []
+    shop.clock.advance(LIMIT_MS + 1)
+    in_thread()
+    assert "the limit is" in str(raised.pop())
+    with pytest.raises(errors.UsageError, match="had ended"):
+        connection.execute("SELECT 1")
+    with pytest.raises(errors.TransientError, match="the limit is"):
+        effects.open()
+    effects.undo()
+    shop.engine.write(lambda connection: shop.insert(connection, "c"))
+    assert shop.rows() == ["b", "c"]
 
 
 def test_another_thread_writes_when_the_transaction_is_over(shop: OnSqlite) -> None:

@@ -133,7 +133,7 @@ def test_others_see_nothing_before_the_commit_and_read_and_claim_meanwhile(shop:
     effects = shop.commit.effects(LIMIT_MS)
     settlement = shop.run(effects, "a")
     assert shop.finish(effects, settlement) == BOTH
-    assert (shop.rows(), shop.told()) == ([], 0)
+    assert (shop.rows(), shop.history_rows()) == ([], 0)
     assert settlement.write is not None
     hold = settlement.write[0]
     assert shop.statuses([hold]) == ["in_progress"]
@@ -142,7 +142,7 @@ def test_others_see_nothing_before_the_commit_and_read_and_claim_meanwhile(shop:
         "Claimed",
     ]
     effects.commit()
-    assert (shop.rows(), shop.told(), shop.statuses([hold])) == (["a"], 1, ["completed"])
+    assert (shop.rows(), shop.history_rows(), shop.statuses([hold])) == (["a"], 1, ["completed"])
     assert shop.records.count_completed(NOW - NOW % 1000, shop.clock.now_ms() + 1000) == {"job": 1}
 
 
@@ -182,7 +182,7 @@ def test_a_run_that_is_finished_twice_under_one_hold_is_kept_once(shop: Shop) ->
     again = replace(changed, changes=(Change("n", b"2", 1),))
     assert shop.finish(effects, again) == BOTH
     effects.commit()
-    assert (shop.rows(), shop.told(), shop.messages(NEXT)) == (["a"], 1, ["{}"] * 2)
+    assert (shop.rows(), shop.history_rows(), shop.messages(NEXT)) == (["a"], 1, ["{}"] * 2)
     assert shop.state.get(["n"])[0].value == b"1"
 
 

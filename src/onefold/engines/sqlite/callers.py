@@ -20,6 +20,7 @@ from onefold import errors
 from onefold.engines.sqlite.connection import FileConnection, is_adopted, version_in
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings, inode, latest
+from onefold.engines.sqlite.loan import Loan
 from onefold.engines.sqlite.refusals import primary, translate
 from onefold.engines.sqlite.turn import Run
 from onefold.interrupts import ignored, is_of_a_signal
@@ -58,6 +59,12 @@ class CallersDatabase(Database):
                 mode without a transaction.
             StorageError: a newer onefold has changed the file since this process opened it, or the file was replaced.
         """
+        if isinstance(connection, FileConnection | Loan):
+            raise errors.UsageError(
+                "The connection is one of onefold's own, outside of the handler that it was lent to.",
+                meaning="Nothing was sent.",
+                todo="Open a connection of your own; in a transactional handler, pass its ctx.connection.",
+            )
         with plain(connection):
             self._check_file_of(connection)
             begin_on(connection)
@@ -69,12 +76,6 @@ class CallersDatabase(Database):
                 self._here.connection = None
 
     def _check_file_of(self, connection: sqlite3.Connection) -> None:
-        if isinstance(connection, FileConnection):
-            raise errors.UsageError(
-                "The connection is one of onefold's own, outside of the handler that it was lent to.",
-                meaning="Nothing was sent.",
-                todo="Open a connection of your own; in a transactional handler, pass its ctx.connection.",
-            )
         try:
             file = file_of(connection)
         except sqlite3.Error as error:

@@ -12,6 +12,7 @@ are written, or none; a repeated Complete sends nothing again.
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -27,6 +28,7 @@ from onefold.contracts.store import Complete, Hold, OutboxItem, Outcome
 from onefold.engines.sqlite.connection import LentConnection
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.ledger import append_in
+from onefold.engines.sqlite.loan import Loan, rolled_back_by_sqlite
 from onefold.engines.sqlite.migrations import own_tables
 from onefold.engines.sqlite.queue import send_in, settle_in
 from onefold.engines.sqlite.refusals import translate
@@ -180,7 +182,7 @@ class SqliteCommit:
 
 
 class SqliteEffects:
-    """The EffectTransaction contract: handlers of one thread, one after the other.
+    """The EffectTransaction contract: handlers of one thread, one after the other. Made in that thread.
 
     Args:
         engine, queues, notify: as for `SqliteCommit`.
@@ -192,7 +194,9 @@ class SqliteEffects:
         self._queues = queues
         self._notify = notify
         self._limit_ms = limit_ms
+        self._thread = threading.get_ident()  # the writer's turn belongs to it
         self._connection: LentConnection | None = None  # while the transaction is open
+        self._loan: Loan | None = None  # of the last handler that used it
         self._open_since_ms = 0
         self._lent_since_ms: int | None = None  # while a handler has the connection
         self._kept = 0  # handlers whose work waits for the commit
@@ -200,19 +204,27 @@ class SqliteEffects:
         self._wakes = False
         self._refused: errors.TransientError | None = None  # why this handler's rows were rolled back while it ran
 
-    def open(self) -> LentConnection:
+    def open(self) -> Loan:
         """The engine's own connection, inside the transaction and this handler's savepoint.
 
         Raises:
             TransientError: this handler has had it for longer than the limit; its rows were rolled back.
             StorageBusy: another process holds the file, or SQLite has rolled the transaction back.
+            UsageError: another thread is the first to use it.
         """
         if self._refused is not None:  # a handler that continues anyway must not complete without its rows
             raise self._refused
         if self._lent_since_ms is not None:
             self._check_handler()
-            assert self._connection is not None
-            return self._connection
+            assert self._loan is not None
+            return self._loan
+        if threading.get_ident() != self._thread:
+            raise errors.UsageError(
+                "ctx.connection was first used in another thread than the handler's own.",
+                meaning="The transaction begins with the first use, and the thread that begins it must end it. Nothing was"
+                " begun.",
+                todo="Use ctx.connection in the handler before you start the thread, and pass it what that returns.",
+            )
         now_ms = self._engine.clock.monotonic_ms()
         if self._connection is not None and now_ms - self._open_since_ms > self._limit_ms:
             self._commit_early()
@@ -221,8 +233,8 @@ class SqliteEffects:
             self._open_since_ms = now_ms = self._engine.clock.monotonic_ms()
         self._connection.execute(_SAVEPOINT)
         self._lent_since_ms = now_ms
-        self._connection.lend(own_tables())
-        return self._connection
+        self._loan = self._connection.lend(own_tables())
+        return self._loan
 
     def _commit_early(self) -> None:
         kept = self._kept
@@ -236,18 +248,21 @@ class SqliteEffects:
         assert self._connection is not None
         assert self._lent_since_ms is not None
         if not self._connection.in_transaction:
-            self.undo()
-            self._refused = errors.StorageBusy(
-                "SQLite rolled back the transaction while a handler was using it.",
-                meaning="Its rows are gone; so are those of handlers that waited for the same commit, and their runs fail.",
-                todo="Look for a full disk, or for OR ROLLBACK and RAISE(ROLLBACK) in the handler's statements.",
-            )
+            self._undo_here()
+            self._refused = rolled_back_by_sqlite()
             raise self._refused
         used_ms = self._engine.clock.monotonic_ms() - self._lent_since_ms
         if used_ms > self._limit_ms:
-            self.undo()
+            self._undo_here()
             self._refused = lent_too_long(used_ms, self._limit_ms, "Nobody else can write to the file meanwhile.")
             raise self._refused
+
+    def _undo_here(self) -> None:
+        """As `undo`; in another thread of the handler the connection is only taken from it, and `undo` follows later."""
+        if threading.get_ident() == self._thread:
+            self.undo()
+        elif self._loan is not None:
+            self._loan.end()
 
     def finish(self, settlement: Settlement, now_ms: int) -> Verdict:
         """Write this handler's settlement and keep its rows; undo both when its lease was lost.
@@ -258,9 +273,11 @@ class SqliteEffects:
             In all these cases its rows were rolled back.
         """
         try:
-            connection = self.open()
+            self.open()
         finally:
             self._refused = None  # the handler has ended; the next handler must not get this error
+        connection = self._connection
+        assert connection is not None
         connection.take_back()
         kept = False
         try:

@@ -9,11 +9,12 @@ their log would be removed. So such a connection stays open until the process en
 and this process does not open the file again, because SQLite would share the old index between the two connections. If
 no new log was begun, closing saves what was accepted. SQLite itself notices a file that is gone or was replaced.
 
-A transactional handler gets the writer's own connection inside an open transaction (level 4; `LentConnection`). The
-loan begins with `lend`: until `take_back`, statements that would end or nest the transaction, attach files, set pragmas
-or touch onefold's own tables are refused when they are prepared. The engine prepares its own statements at other times,
-or inside `engine_time`. Handlers may set their own savepoints. SQLite calls the authorizer only when it prepares a
-statement, so it costs nothing per execution. It guards against mistakes, not against malicious handlers.
+A transactional handler uses the writer's own connection inside an open transaction (level 4; `LentConnection`), through
+a `loan.Loan`. The loan begins with `lend`: until `take_back`, statements that would end or nest the transaction, attach
+files, set pragmas or touch onefold's own tables are refused when they are prepared. The engine prepares its own
+statements at other times, or inside `engine_time`. Handlers may set their own savepoints. SQLite calls the authorizer
+only when it prepares a statement, so it costs nothing per execution. It guards against mistakes, not against malicious
+handlers.
 
 Never here: transactions and waiting (`database.py`), which thread reads with which connection (`readers.py`). Invariants:
 a file whose log is no longer ours is not written when a connection ends; what a handler can do is limited to its savepoint.
@@ -27,14 +28,14 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final, NoReturn, Self, TypeVar
 
 from onefold import errors, forks, private_files
 from onefold.contracts.admin import Transferred
-from onefold.contracts.commit import ends_transaction
 from onefold.engines.sqlite.file import APPLICATION_ID, FileSettings, inode, refuse_no_folder
+from onefold.engines.sqlite.loan import Loan
 from onefold.engines.sqlite.refusals import translate
 from onefold.interrupts import ignored, let_through
 
@@ -212,6 +213,7 @@ class LentConnection(FileConnection):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._lent = False
+        self._loan: Loan | None = None
         self._kept_away: Collection[str] = ()
         self.transferred: list[Transferred] = []  # messages moved to other queues in the open transaction
         self.committed: list[Transferred] = []  # the same in committed transactions, not fetched yet
@@ -243,12 +245,13 @@ class LentConnection(FileConnection):
             self.committed += self.transferred[: max(_COMMITTED_MAX - len(self.committed), 0)]
             self.transferred = []
 
-    def lend(self, own_tables: Collection[str]) -> None:
-        """Lend the connection to a handler.
+    def lend(self, own_tables: Collection[str]) -> Loan:
+        """Lend the connection to a handler; returns what the handler uses.
 
         Args:
             own_tables: tables it must not touch.
         """
+        self._loan = Loan(self)
         if not self._has_authorizer:
             # Set only once, because setting an authorizer makes SQLite prepare every statement again; and not before a
             # handler uses the connection, because an exception that a signal handler raises inside the authorizer is
@@ -257,9 +260,16 @@ class LentConnection(FileConnection):
             self._has_authorizer = True
         self._kept_away = own_tables
         self._lent = True
+        return self._loan
 
     def take_back(self) -> None:
         """End the loan: the engine uses the connection again. Idempotent."""
+        if self._loan is not None:
+            self._loan.end()
+            self._loan = None
+        self._for_engine()
+
+    def _for_engine(self) -> None:
         self._lent = False
         self.row_factory = None
         self.text_factory = str
@@ -267,12 +277,13 @@ class LentConnection(FileConnection):
     @contextmanager
     def engine_time(self) -> Iterator[None]:
         """Let the engine use the connection inside the block, even while it is lent."""
-        lent, row_factory, text_factory = self._lent, self.row_factory, self.text_factory
-        self.take_back()
-        try:
-            yield
-        finally:
-            self._lent, self.row_factory, self.text_factory = lent, row_factory, text_factory
+        with nullcontext() if self._loan is None else self._loan.lock:
+            lent, row_factory, text_factory = self._lent, self.row_factory, self.text_factory
+            self._for_engine()
+            try:
+                yield
+            finally:
+                self._lent, self.row_factory, self.text_factory = lent, row_factory, text_factory
 
     def _allows(
         self, action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None
@@ -291,33 +302,6 @@ class LentConnection(FileConnection):
         table = second if action in _TABLE_IS_SECOND else first
         return sqlite3.SQLITE_DENY if table in self._kept_away else sqlite3.SQLITE_OK
 
-    # Common mistakes of handlers get an error that says what to do; the authorizer rejects the rest as "not authorized".
-
-    def __enter__(self) -> sqlite3.Connection:  # type: ignore[override]  # returns itself, but mypy wants the base type
-        """Refused while lent: leaving the block would commit."""
-        self._refuse("with connection: ... (it commits at the end)")
-        return super().__enter__()
-
-    def commit(self) -> None:
-        """Refused while lent."""
-        self._refuse("connection.commit()")
-        super().commit()
-
-    def rollback(self) -> None:
-        """Refused while lent."""
-        self._refuse("connection.rollback()")
-        super().rollback()
-
-    def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
-        """Refused while lent."""
-        self._refuse("connection.executescript() (it commits first)")
-        return super().executescript(sql_script)
-
-    def close(self) -> None:
-        """Refused while lent."""
-        self._refuse("connection.close()")
-        super().close()
-
     def set_authorizer(self, *_args: object, **_options: object) -> NoReturn:
         """Always refused: this connection has its own authorizer."""
         raise errors.UsageError(
@@ -325,10 +309,6 @@ class LentConnection(FileConnection):
             meaning="It would lift the guard that keeps a handler inside its transaction.",
             todo="Open a connection of your own for that.",
         )
-
-    def _refuse(self, what: str) -> None:
-        if self._lent:
-            raise ends_transaction(what)
 
 
 def writers_of(real_path: str) -> list[LentConnection]:

@@ -16,6 +16,7 @@ from onefold.contracts.outbox import VERSION, Backlog, OutboxRow, RowId
 from onefold.engines.sqlite import callers
 from onefold.engines.sqlite.connection import data_version
 from onefold.engines.sqlite.file import inode, path_of
+from onefold.engines.sqlite.loan import Loan
 from onefold.engines.sqlite.refusals import translate
 from onefold.interrupts import ignored
 
@@ -47,6 +48,8 @@ def takes(connection: sqlite3.Connection, engine_url: str) -> bool:
     """Whether the connection's file has outbox tables and is not the engine's own file."""
     query = "SELECT count(*) FROM main.sqlite_master WHERE name IN ('onefold_outbox', 'onefold_outbox_version')"
     scheme, _, rest = engine_url.partition("://")
+    if isinstance(connection, Loan):  # of a run that has ended; the engine refuses it
+        return False
     with callers.plain(connection):
         try:
             file = callers.file_of(connection)

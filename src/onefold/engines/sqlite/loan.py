@@ -1,0 +1,202 @@
+"""What a handler gets as `ctx.connection`: the writer's connection, for the length of its run.
+
+SQLite asks the authorizer (`connection.LentConnection`) only when it prepares a statement, and Python keeps prepared
+statements, so a check at each call is needed too: that the run has not ended, and that SQLite has not rolled its
+transaction back. Threads, sessions and caches of a handler can keep a loan or a cursor for longer; these are refused, or
+they would use the connection on which everything else is written.
+Never here: which statements are allowed (`connection.py`), when a loan begins and ends (`commit.py`). Invariant: no call
+of a handler reaches the connection outside of its run's transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import cache
+from threading import RLock
+from typing import Any, NoReturn
+
+from onefold import errors
+from onefold.contracts.commit import ends_transaction
+
+
+class Loan(sqlite3.Connection):
+    """The connection as its handler sees it. The base class opens nothing: each call goes to the lender.
+
+    Args:
+        lender: whose transaction is open.
+    """
+
+    def __init__(self, lender: sqlite3.Connection) -> None:
+        self._lender: sqlite3.Connection | None = lender
+        self.lock = RLock()  # a thread of the handler may be in the middle of a call when its run ends
+
+    def end(self) -> None:
+        """End the loan, as soon as no other thread is in the middle of a call. Idempotent."""
+        with self.lock:
+            self._lender = None
+
+    def lender(self) -> sqlite3.Connection:
+        """The connection; to be asked for, and used, under `lock`.
+
+        Raises:
+            UsageError: the run has ended. StorageBusy: SQLite rolled its transaction back.
+        """
+        if self._lender is None:
+            raise errors.UsageError(
+                "ctx.connection, or a cursor of it, was used after the run that it belongs to had ended.",
+                meaning="Nothing was read or written by this call.",
+                todo="Use ctx.connection in each run anew, and wait in the handler for threads that use it.",
+            )
+        if not self._lender.in_transaction:  # OR ROLLBACK, RAISE(ROLLBACK), full disk
+            raise rolled_back_by_sqlite()
+        return self._lender
+
+    def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
+        """A cursor, which is refused in the same cases as this connection."""
+        with self.lock:
+            made: Any = self.lender().cursor(_kind(factory))
+            made.loan = self
+        return made
+
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        """As that of `sqlite3.Connection`."""
+        made: sqlite3.Cursor = self.cursor().execute(*args)
+        return made
+
+    def executemany(self, *args: Any) -> sqlite3.Cursor:
+        """As that of `sqlite3.Connection`."""
+        made: sqlite3.Cursor = self.cursor().executemany(*args)
+        return made
+
+    def _passed_on(name: str) -> Any:  # type: ignore[misc]  # noqa: N805 - makes methods of this class
+        def method(self: Loan, /, *args: Any, **options: Any) -> Any:
+            with self.lock:
+                return getattr(self.lender(), name)(*args, **options)
+
+        method.__name__, method.__doc__ = name, f"As `sqlite3.Connection.{name}`."
+        return method
+
+    __call__ = _passed_on("__call__")
+    backup = _passed_on("backup")
+    create_aggregate = _passed_on("create_aggregate")
+    create_collation = _passed_on("create_collation")
+    create_function = _passed_on("create_function")
+    create_window_function = _passed_on("create_window_function")
+    enable_load_extension = _passed_on("enable_load_extension")
+    getlimit = _passed_on("getlimit")
+    iterdump = _passed_on("iterdump")
+    load_extension = _passed_on("load_extension")
+    serialize = _passed_on("serialize")
+    set_authorizer = _passed_on("set_authorizer")
+    set_progress_handler = _passed_on("set_progress_handler")
+    set_trace_callback = _passed_on("set_trace_callback")
+    setlimit = _passed_on("setlimit")
+
+    def interrupt(self) -> None:
+        """As that of `sqlite3.Connection`; it does not wait for the call that it interrupts."""
+        lender = self._lender
+        if lender is not None:
+            lender.interrupt()
+
+    def _refused(call: str) -> Any:  # type: ignore[misc]  # noqa: N805 - makes methods of this class
+        def method(self: Loan, /, *_args: object, **_options: object) -> NoReturn:
+            with self.lock:
+                self.lender()
+            raise ends_transaction(call)
+
+        method.__doc__ = "Refused."
+        return method
+
+    __enter__ = _refused("with connection: ... (it commits at the end)")
+    blobopen = _refused("connection.blobopen() (it reaches every table; read and write the value with SQL)")
+    close = _refused("connection.close()")
+    commit = _refused("connection.commit()")
+    deserialize = _refused("connection.deserialize()")
+    executescript = _refused("connection.executescript() (it commits first)")
+    rollback = _refused("connection.rollback()")
+
+    def _attribute(name: str) -> Any:  # type: ignore[misc]  # noqa: N805 - makes attributes of this class
+        def get(self: Loan) -> Any:
+            with self.lock:
+                return getattr(self.lender(), name)
+
+        def put(self: Loan, value: Any) -> None:
+            with self.lock:
+                setattr(self.lender(), name, value)
+
+        return property(get, put, doc=f"As `sqlite3.Connection.{name}`.")
+
+    row_factory = _attribute("row_factory")
+    text_factory = _attribute("text_factory")
+    total_changes = _attribute("total_changes")
+
+    @property
+    def autocommit(self) -> Any:
+        """As that of `sqlite3.Connection`, from Python 3.12 on; it cannot be set."""
+        with self.lock:
+            return getattr(self.lender(), "autocommit")  # noqa: B009 - AttributeError on Python 3.11
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the transaction of the run is open."""
+        lender = self._lender
+        return lender is not None and lender.in_transaction
+
+    @property
+    def isolation_level(self) -> None:  # it cannot be set
+        """None: Python begins and commits nothing."""
+        return
+
+    @isolation_level.setter
+    def isolation_level(self, value: str | None) -> None:
+        raise ends_transaction(f"connection.isolation_level = {value!r:.40}")
+
+
+class _Cursor(sqlite3.Cursor):
+    """A cursor of a loan."""
+
+    loan: Loan
+
+    @property
+    def connection(self) -> Loan:  # the base class has a plain attribute
+        """The loan."""
+        return self.loan
+
+    def _checked(name: str) -> Any:  # type: ignore[misc]  # noqa: N805 - makes methods of this class
+        def method(self: _Cursor, /, *args: Any, **options: Any) -> Any:
+            loan = self.loan
+            with loan.lock:
+                loan.lender()
+                return getattr(super(_Cursor, self), name)(*args, **options)
+
+        method.__name__, method.__doc__ = name, f"As `sqlite3.Cursor.{name}`."
+        return method
+
+    execute = _checked("execute")
+    executemany = _checked("executemany")
+    fetchall = _checked("fetchall")
+    fetchmany = _checked("fetchmany")
+    fetchone = _checked("fetchone")
+    __next__ = _checked("__next__")
+
+    def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
+        """Refused."""
+        made: sqlite3.Cursor = self.loan.executescript(sql_script)
+        return made
+
+
+@cache
+def _kind(factory: Any) -> Any:
+    """A class of cursors, also of a program's own, that knows its loan."""
+    if factory is sqlite3.Cursor:
+        return _Cursor
+    return type(factory.__name__, (_Cursor, factory), {})
+
+
+def rolled_back_by_sqlite() -> errors.StorageBusy:
+    """The error for a handler whose transaction SQLite itself has ended."""
+    return errors.StorageBusy(
+        "SQLite rolled back the transaction while a handler was using it.",
+        meaning="Its rows are gone; so are those of handlers that waited for the same commit, and their runs fail.",
+        todo="Look for a full disk, or for OR ROLLBACK and RAISE(ROLLBACK) in the handler's statements.",
+    )
