@@ -365,6 +365,24 @@ def test_what_terraform_leaves_to_others_is_not_known(tmp_path: Path, ignored: s
     assert found(tmp_path) == []
 
 
+@pytest.mark.parametrize("file", ["prod.tfvars", "env/prod.tfvars", "env/prod.tfvars.json"])
+def test_a_variable_that_files_of_values_give_different_ones_is_not_known(tmp_path: Path, file: str) -> None:
+    """Which of them `-var-file` names is not known."""
+    copied("expressions", tmp_path, ("local.longest * 6", "local.longest * var.factor"))
+    (tmp_path / "variables.tf").write_text('variable "factor" {\n  type = number\n  default = 5\n}\n')
+    (tmp_path / "env").mkdir()
+    form = '{{"factor": "{}"}}' if file.endswith(".json") else 'factor = "{}"\n'
+    (tmp_path / file).write_text(form.format(5))
+    assert found(tmp_path) == ["DUP002 warning"]
+    (tmp_path / file).write_text(form.format(6))
+    assert found(tmp_path) == []
+    (tmp_path / file).write_text("{{ not a file of values }}")
+    assert found(tmp_path) == ["DUP002 warning"]
+    (tmp_path / file).write_text(form.format(6))
+    (tmp_path / "env" / "main.tf").write_text("")  # the files in it are those of another directory
+    assert found(tmp_path) == ([] if file == "prod.tfvars" else ["DUP002 warning"])
+
+
 def test_json_gives_providers_to_modules(tmp_path: Path) -> None:
     copied("regions", tmp_path, ("var.timeout * 6", "var.timeout * 5"))
     (tmp_path / "main.tf").unlink()

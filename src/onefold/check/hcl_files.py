@@ -10,8 +10,10 @@ Source: Terraform documentation, "Files and Configuration Structure", "Override 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +25,7 @@ from onefold.check.documents import read_document
 from onefold.check.facts import Document, PropertyPath, Span
 from onefold.check.files import contents
 from onefold.check.terraform_sources import FILE_BYTES_MAX, FILES_MAX
-from onefold.errors import StorageError, UsageError
+from onefold.errors import OnefoldError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from lark import Token, Tree
@@ -119,6 +121,28 @@ def values_in(folder: Path) -> dict[str, Expression]:
     for file in [one for one in listed if one.name.endswith((".auto.tfvars", ".auto.tfvars.json"))]:
         found |= _values_of(file)
     return found
+
+
+def other_values_in(folder: Path) -> dict[str, list[Expression]]:
+    """The values of variables in the other `*.tfvars`, of which `terraform plan -var-file` names some or none.
+
+    They are in the directory itself or in a folder of it without files of Terraform, as `env/prod.tfvars`. One that cannot
+    be read is left out.
+    """
+    found: dict[str, list[Expression]] = {}
+    with suppress(OSError):
+        inner = [one for one in sorted(folder.iterdir()) if one.is_dir() and not any(map(is_hcl, os.listdir(one)))]
+        files = [one for each in (folder, *inner) for one in sorted(each.glob("*.tfvars*")) if one.is_file()]
+        for file in files[:FILES_MAX]:
+            if file.parent != folder or not _is_read_always(file.name):
+                with suppress(OnefoldError):
+                    for name, one in _values_of(file).items():
+                        found.setdefault(name, []).append(one)
+    return found
+
+
+def _is_read_always(name: str) -> bool:
+    return name.endswith((".auto.tfvars", ".auto.tfvars.json")) or name in ("terraform.tfvars", "terraform.tfvars.json")
 
 
 def nodes(tree: Tree[Token]) -> list[Tree[Token]]:

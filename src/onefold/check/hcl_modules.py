@@ -1,6 +1,7 @@
 """A directory of Terraform's files as a plan, without Terraform: modules, variables, locals, loops, references.
 
-Variables have the values of `terraform.tfvars` and `*.auto.tfvars`, or their defaults. Modules are followed where they are
+Variables have the values of `terraform.tfvars` and `*.auto.tfvars`, or their defaults, unless other files of values give
+different ones. Modules are followed where they are
 directories, or where `terraform init` has put them. A resource that exists only under a condition that is not known has that
 condition; a loop over what is not known makes one resource, which stands for all.
 Never here: parsing (hcl_files.py), expressions (hcl_expressions.py), what resources mean (terraform_resources.py).
@@ -15,8 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,11 +29,10 @@ from onefold.check.hcl_files import (
     blocks_in,
     expression_of,
     files_in,
-    nodes,
-    unwrapped,
+    other_values_in,
     values_in,
-    word,
 )
+from onefold.check.hcl_resources import DeclaredResource, short
 from onefold.check.hcl_types import converted
 from onefold.check.hcl_values import (
     TEXT_MAX,
@@ -45,7 +44,6 @@ from onefold.check.hcl_values import (
     unknown,
 )
 from onefold.check.terraform_plan import Block, Encoded, Perhaps, Pieces, Plan, Planned, PlanTarget
-from onefold.check.terraform_sources import Written
 from onefold.check.terraform_types import TYPES
 from onefold.errors import UsageError
 
@@ -54,9 +52,6 @@ INSTANCES_MAX: Final = 1_000  # ours: instances of one resource or module
 MODULES_MAX: Final = 500
 MODULES_DEEP_MAX: Final = 5
 _NAMES: Final = frozenset({"name", "function_name", "alarm_name"})  # a reference says more than the value
-_OWN: Final = frozenset(
-    {"count", "for_each", "provider", "depends_on", "lifecycle", "provisioner", "connection", "timeouts"}
-)
 _READ_DATA: Final = frozenset({"aws_iam_policy_document", "archive_file"})  # their arguments show what they return
 _INSTALLED: Final = Path(".terraform/modules/modules.json")
 _INSTALLED_BYTES_MAX: Final = 1_048_576
@@ -71,7 +66,7 @@ def plan_in(folder: Path) -> Plan:
         UsageError: a file is not HCL or JSON; there is too much to read or to evaluate; python-hcl2 is not installed.
     """
     tree = _Tree(folder)
-    root = _Module(tree, "", folder, ".", values_in(folder))
+    root = _Module(tree, "", folder, ".", values_in(folder), others=other_values_in(folder))
     resources = {one.address: one for one in root.planned()}
     files = sorted(files_in(folder), key=lambda one: one.name != "main.tf")
     return Plan(
@@ -95,7 +90,7 @@ class _Tree:
         self.resources = 0
         self._blocks: dict[Path, dict[str, list[HclBlock]]] = {}
         self._parsed: dict[str, Any] = {}
-        self._declared: dict[int, _Declared] = {}
+        self._declared: dict[int, DeclaredResource] = {}
         self._installed: dict[str, Path] | None = None
 
     def blocks(self, folder: Path) -> dict[str, list[HclBlock]]:
@@ -110,10 +105,10 @@ class _Tree:
             self._parsed[text] = expression_of(text, str(self.folder))
         return self._parsed[text]
 
-    def declared(self, block: HclBlock) -> _Declared:
+    def declared(self, block: HclBlock) -> DeclaredResource:
         """What all instances of a resource share; the block is one of `blocks`, which are kept."""
         if id(block) not in self._declared:
-            self._declared[id(block)] = _Declared.of(block)
+            self._declared[id(block)] = DeclaredResource.of(block)
         return self._declared[id(block)]
 
     def installed(self, key: str) -> Path | None:
@@ -160,49 +155,20 @@ class _Instances(Struct, frozen=True):
         return Scope({"each": {"key": key, "value": key}, "count": {"index": key}}, self.text)
 
 
-class _Declared(Struct, frozen=True):
-    """A resource's block without the arguments that Terraform itself reads, where it is written, and its provider.
-
-    `ignored`: unknown values of the arguments in `ignore_changes`, which something else sets later.
-    """
-
-    own: HclBlock
-    ignored: dict[str, Perhaps]
-    written: dict[str, Written]
-    provider: str
-    region: str
-
-    @classmethod
-    def of(cls, block: HclBlock) -> _Declared:
-        """What a block declares."""
-        own = HclBlock(
-            block.type, block.labels, block.span,
-            {name: one for name, one in block.attributes.items() if name not in _OWN},
-            tuple(one for one in block.blocks if one.type not in _OWN),
-        )  # fmt: skip
-        provider, region = block.attributes.get("provider"), block.attributes.get("region")
-        return cls(
-            own,
-            {name: unknown(f"{name} is in ignore_changes") for name in _ignored(block)},
-            _written(own),
-            _text(provider) if provider is not None else block.labels[0].partition("_")[0],
-            _text(region) if region is not None else "",
-        )
-
-
 class _Module:
     """One instance of a module, in which the names in its expressions are looked up."""
 
     def __init__(
         self, tree: _Tree, address: str, folder: Path, path: str, given: Mapping[str, Expression] | None = None,
         arguments: Mapping[str, Callable[[], Any]] | None = None, providers: Mapping[str, str] | None = None,
-        condition: str = "", calls: tuple[str, ...] = (),
+        condition: str = "", calls: tuple[str, ...] = (), others: Mapping[str, Sequence[Expression]] | None = None,
     ) -> None:  # fmt: skip
         self._tree = tree
         self.address = address
         self._folder = folder
         self._path = path
         self._given = given or {}
+        self._others = others or {}
         self._arguments = arguments or {}
         self._providers = providers or {}
         self._condition = condition
@@ -275,6 +241,12 @@ class _Module:
         block = self._block(f"variable.{name}")
         if block is None:
             return unknown(f"there is no variable {name}")
+        value = self._chosen_value(name, block)
+        others = (self._typed(self._value(one), block) for one in self._others.get(name, ()))
+        differs = any(one != value for one in others)
+        return unknown(f"the files of values give var.{name} different ones", value) if differs else value
+
+    def _chosen_value(self, name: str, block: HclBlock) -> Any:
         if name in self._arguments or name in self._given:
             value = self._arguments[name]() if name in self._arguments else self._value(self._given[name])
             is_nullable = block.attributes.get("nullable")
@@ -317,14 +289,14 @@ class _Module:
             number = self._value(count)
             if type(number) is int and 0 <= number <= INSTANCES_MAX:
                 return _Instances("count", {at: at for at in range(number)})
-            return _unknown_loop(f"count = {_text(count)}", number)
+            return _unknown_loop(f"count = {short(count)}", number)
         if each is not None:
             many = self._value(each)
             if isinstance(many, list) and all(isinstance(one, str) for one in many):
                 many = {one: one for one in many}
             if isinstance(many, dict) and len(many) <= INSTANCES_MAX:
                 return _Instances("each", many)
-            return _unknown_loop(f"for_each = {_text(each)}", many)
+            return _unknown_loop(f"for_each = {short(each)}", many)
         return _Instances("one")
 
     def _chosen(
@@ -417,7 +389,7 @@ class _Module:
 
         local = f"module.{block.labels[0]}{end}"
         listed = block.attributes.get("providers")
-        passed = {name: _text(one) for name, one in (listed.inside if listed is not None else {}).items()}
+        passed = {name: short(one) for name, one in (listed.inside if listed is not None else {}).items()}
         return _Module(
             self._tree, f"{self.address}.{local}" if self.address else local, folder,
             os.path.relpath(folder, self._tree.folder),
@@ -516,7 +488,7 @@ class _Module:
         many = self._value(each, scope) if each is not None else None
         if not isinstance(many, (list, dict)) or len(many) > INSTANCES_MAX:
             return None
-        name = _text(iterator) if iterator is not None else block.labels[0] if block.labels else ""
+        name = short(iterator) if iterator is not None else block.labels[0] if block.labels else ""
         pairs = list(many.items()) if isinstance(many, dict) else [(one, one) for one in many]
         return [scope.beside(**{name: {"key": key, "value": value}}) for key, value in pairs]
 
@@ -551,39 +523,3 @@ def _settled(value: Any) -> Any:
             return Pieces(tuple(_settled(one) for one in value.parts))
         case _:
             return value
-
-
-def _ignored(block: HclBlock) -> Collection[str]:
-    """The names in a resource's `ignore_changes`."""
-    inner = [one.attributes for one in block.blocks if one.type == "lifecycle"]
-    inner += [block.attributes["lifecycle"].inside] if "lifecycle" in block.attributes else []  # in JSON
-    written = [one["ignore_changes"].node for one in inner if "ignore_changes" in one]
-    listed = [one for node in written for one in _listed(node)]
-    if "all" in listed:
-        return TYPES[block.labels[0]].parts.keys() if block.labels[0] in TYPES else ()
-    return [re.split(r"[.\[]", one)[0] for one in listed]
-
-
-def _listed(node: Any) -> list[str]:
-    if isinstance(node, (str, list)):
-        return [str(one) for one in node] if isinstance(node, list) else [node]
-    inner = unwrapped(node)
-    return [word(one) for one in (nodes(inner) if inner.data == "tuple" else [inner])]
-
-
-def _text(expression: Expression) -> str:
-    """An expression as a short text."""
-    node = expression.node
-    return (str(node) if isinstance(node, (str, int, float, list, dict, type(None))) else word(node).strip())[:200]
-
-
-def _written(block: HclBlock) -> dict[str, Written]:
-    """Where a block and its arguments are written."""
-    found = {"": Written(block.span)}
-    for one in block.blocks:
-        found.setdefault(one.type, Written(one.span, inside=_written(one)))
-    return {**found, **{name: _of_expression(one) for name, one in block.attributes.items()}}
-
-
-def _of_expression(expression: Expression) -> Written:
-    return Written(expression.span, inside={name: _of_expression(one) for name, one in expression.inside.items()})
