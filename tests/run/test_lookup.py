@@ -19,6 +19,7 @@ from onefold.runner import lookup
 from onefold.runner.lookup import Known
 from onefold.runner.worker_setup import make_worker
 from tests.run.shop import Shop
+from tests.run.workshop import working
 
 
 def test_an_operation_from_its_send_to_its_end() -> None:
@@ -208,6 +209,31 @@ def test_a_dead_letter_that_was_deleted_can_be_sent_again_at_once() -> None:
         assert queues.remove([one.message_id for one in dead]) == [True, True]
         app.runtime().engine.queues.remove([])
         assert [one.found for one in post.send_many(payloads)] == ["new", "new"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_cancel_in_a_transactional_handler_belongs_to_its_run(tmp_path: Path, *, fails: bool) -> None:
+    app = onefold.App("shop", url=f"sqlite:///{tmp_path / 'shop.db'}")
+
+    @app.job(app.queue("reminders"), key="{id}")
+    def remind(order: dict[str, str]) -> None: ...
+
+    @app.job(app.queue("payments"), key="{id}", effect="transactional")
+    def pay(order: dict[str, str], ctx: onefold.Context) -> bool:
+        ctx.connection.execute("CREATE TABLE paid (id)")
+        cancelled = remind.cancel(order["id"])
+        ctx.connection.execute("INSERT INTO paid VALUES (?)", (order["id"],))
+        if fails:
+            raise errors.PermanentError("the card was refused")
+        return cancelled
+
+    remind.send({"id": "o-1"}, delay="1h")
+    pay.send({"id": "o-1"})
+    with working(app, until_empty=True, wait_for_delayed=False) as worker:
+        worker.end()
+    assert (pay.look("o-1").state, pay.look("o-1").result) == (("dead", None) if fails else ("done", True))
+    assert remind.look("o-1").state == ("waiting" if fails else "absent")
+    app.close()
 
 
 def app_rows(shop: Shop) -> list[Any]:

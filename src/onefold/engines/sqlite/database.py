@@ -409,7 +409,8 @@ class Database:
         """
         me = threading.get_ident()
         if self._held_by == me:
-            return [self._written(call) for call in calls]
+            with self._writer.engine_time():
+                return [self._written(call) for call in calls]
         forks.go_first()
         self._take_turn()
         with self._turn.lock:
