@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from onefold import Tick, errors
-from onefold.admin import dead_letters
+from onefold.admin import dead_letters, redrive
 from onefold.admin.redrive import Redrive
 from onefold.admin.session import AdminSession, SessionJobs
-from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
 from onefold.runner import runs
@@ -84,6 +85,25 @@ def test_a_tick_whose_queue_is_gone_goes_to_the_dead_letter_queue_at_once(tmp_pa
 
         engine.queues.create(QueueSettings(name="shop-schedules", dead_letter=DEAD, receives_max=10))
         assert one.step(HOUR_MS) == 1, "the schedule goes on"
+
+
+def test_a_letter_that_pretends_to_be_of_a_schedule_reaches_no_other_queue(tmp_path: Path) -> None:
+    with places(Place(tmp_path / "shop.db", clock_at("2026-06-01T01:59:00"), HOURLY)) as (one,):
+        one.step()
+        engine = one.app.runtime().engine
+        engine.queues.create(QueueSettings(name="mails-dead"))
+        pretended = {JOB_ATTRIBUTE: Attribute("nightly"), "SCHEDULE_ARN": Attribute("arn:s")}
+        engine.queues.open("mails-dead").send([Entry(body="{}", attributes=pretended)])
+        session = AdminSession(
+            one.app.runtime(),
+            actor="person:me",
+            jobs=SessionJobs(named=one.app.jobs, of=one.app.registry.job_of, history="brief"),
+        )
+        (letter,) = engine.queues.peek("mails-dead")
+        assert redrive.target(session, letter) is None
+        with pytest.raises(errors.UsageError, match="did not come from another queue"):
+            Redrive(session, [letter], watch=False).run(lambda tally: None)
+        assert one.waiting() == []
 
 
 def test_a_dead_letter_of_a_schedule_says_why_and_can_be_sent_back(tmp_path: Path) -> None:

@@ -423,12 +423,14 @@ class Redrive:
 def target(session: AdminSession, message: Peeked) -> str | None:
     """Where a redrive sends a dead letter: None for the queue that it came from.
 
-    A tick that a scheduler itself put into the dead-letter queue came from no queue; it goes to the queue of its job.
+    A tick that a scheduler itself put into the dead-letter queue came from no queue; it goes to the queue of its job, if
+    that one has its dead letters here: anybody who may send to a dead-letter queue can name a job.
     """
     if message.source is not None or of_scheduler(message, "SCHEDULE_ARN") is None:
         return None
     job = session.job(reading.carried_job(message))
-    return job.policy.queue if job is not None else None
+    queue = None if job is None else session.settings().get(job.policy.queue)
+    return queue.name if queue is not None and queue.dead_letter == message.queue else None
 
 
 def _units(session: AdminSession, messages: Sequence[Peeked], select: Select | None, *, idle: bool) -> list[_Unit]:
