@@ -236,8 +236,10 @@ def test_a_dry_edit_writes_nothing(there: Open) -> None:
 def test_a_refused_edit_changes_nothing(there: Open, assignment: str, said: str) -> None:
     kill(there, "a")
     message = dead_letters.one_of(there.session, Select(key="a"))
-    with pytest.raises(onefold.errors.UsageError, match=said):
+    with pytest.raises(onefold.errors.UsageError, match=said) as caught:
         editing.edit(there.session, message, assignments=[assignment])
+    if "does not fit" in said:
+        assert f"`onefold dlq show {message.message_id}`" in caught.value.todo
     assert dead_letters.one_of(there.session, Select(ids=(message.message_id,))) == message
 
 

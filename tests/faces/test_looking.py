@@ -337,6 +337,11 @@ def test_a_misspelt_file_is_compared_with_those_that_are_there(shell: Shell) -> 
     shell.send("a")
     said = shell.fails("status", "--url", "sqlite:///.onefold/shp.db")
     assert "Did you mean sqlite:///.onefold/shop.db?" in said
+    (shell.folder / "empty.db").touch()
+    said = shell.fails("status", "--url", f"sqlite:///{shell.folder}/empty.db")
+    assert "is empty" in said
+    assert "Did you mean" not in said
+    assert "It is created" not in said
     said = " ".join(shell.fails("status", "--url", f"sqlite:///{shell.folder}/nope/shop.db").split())
     assert f"Its folder does not exist either: {shell.folder}/nope." in said
 

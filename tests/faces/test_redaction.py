@@ -5,6 +5,7 @@ The forms are those in which a password was printed when this was attacked; each
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import logging
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import onefold
 from onefold import errors, redact
 from onefold.cli import main, render
 from onefold.cli.commands import lambda_, serve, worker
@@ -378,3 +380,28 @@ def test_a_key_that_ends_as_a_secrets_name_does_masks_nothing_behind_it(
     assert f"charge {key}: {key}: 401 key rotated: {key}\n" in said.err
     assert said.out == "  2  InvalidToken: no padding\n"
     assert PW not in said.err
+
+
+def _said(text: ast.expr) -> str:
+    if isinstance(text, ast.Constant):
+        return str(text.value)
+    if isinstance(text, ast.JoinedStr):
+        return "".join(_said(one) if isinstance(one, ast.Constant) else "VALUE" for one in text.values)
+    return ""
+
+
+def test_no_error_of_ours_is_masked_in_what_it_says_itself() -> None:
+    """`Authorization: Bearer TOKEN` and `Give token= (16 characters)` came out as `Authorization: ***` and `token= ***`."""
+    folder = Path(onefold.__file__).parent
+    seen, hit = 0, []
+    for file in folder.rglob("*.py"):
+        if file.is_relative_to(folder / "local"):
+            continue  # answers of the local server, which are not masked
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            named = {one.arg: one.value for one in call.keywords} if isinstance(call, ast.Call) else {}
+            if isinstance(call, ast.Call) and {"todo", "meaning"} & set(named):
+                texts = [_said(one) for one in (*call.args, *named.values())]
+                seen += len(texts)
+                hit += [f"{file.name}:{call.lineno}: {one}" for one in texts if redact.masked(one) != one]
+    assert seen > 1_000
+    assert hit == []

@@ -88,7 +88,7 @@ def _put(value: Any, steps: list[str], given: Any, assignment: str) -> None:
             raise errors.UsageError(
                 f"{assignment!r}: there is no {'.'.join(steps[: depth + 1])!r} in the payload.",
                 meaning="Nothing was changed.",
-                todo="`onefold dlq show` prints the payload unchanged.",
+                todo="Name a field that is there; `onefold dlq show ID` prints the payload.",
             )
 
 
@@ -201,7 +201,7 @@ def edit(
         raise errors.PayloadError(
             f"The changed payload of {message.message_id} cannot be used: {after.problem}",
             meaning="Nothing was changed.",
-            todo="Correct the edit; `onefold dlq show` prints the payload unchanged.",
+            todo=f"Correct the edit; `onefold dlq show {message.message_id}` prints the payload unchanged.",
         )
     job = session.job(after.job)
     if job is not None:

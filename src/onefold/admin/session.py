@@ -224,6 +224,8 @@ def _no_file(path: str, *, is_empty: bool) -> errors.NotFoundError:
     place = os.path.abspath(path)
     folder, name = os.path.split(place)
     meaning = "It is created when an app first sends or a worker first runs."
+    if is_empty:
+        meaning = "No app has sent anything to it yet, and no worker has run on it."
     todo = "Check the URL."
     if not os.path.isdir(folder) and os.path.basename(folder) != ".onefold":
         meaning = f"Its folder does not exist either: {folder}."
@@ -231,7 +233,8 @@ def _no_file(path: str, *, is_empty: bool) -> errors.NotFoundError:
         meaning += " A relative path starts at the folder that a process runs in."
         todo = "Look where the senders and workers run, or give the file's absolute path in ONEFOLD_URL or --url."
     with suppress(OSError):
-        near = difflib.get_close_matches(name, [one for one in os.listdir(folder) if one.endswith(_DATABASES)], n=1)
+        others = [one for one in os.listdir(folder) if one.endswith(_DATABASES) and one != name]
+        near = difflib.get_close_matches(name, others, n=1)
         if near:
             todo = f"Did you mean sqlite:///{os.path.join(os.path.dirname(path), near[0])}?"
     return errors.NotFoundError(

@@ -116,11 +116,17 @@ def _write_json(said: errors.OnefoldError) -> None:
 
 def _say_usage(error: click.UsageError, wants_json: bool) -> int:
     """The error for an invalid command line; click suggests similar option names, this adds command names."""
+    import difflib
+
     import click
 
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         sys.stderr.write(redact.printable(error.format_message()) + "\n")
         return USAGE
+    if isinstance(error, click.NoSuchOption):  # click compares with the dashes, so that any short option is similar
+        word, alike = error.option_name.lstrip("-"), error.possibilities or []
+        near = [one for one in alike if difflib.get_close_matches(word, [one.lstrip("-")])]
+        error = click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx)
     where = error.ctx.command_path if error.ctx is not None else "onefold"
     said = errors.UsageError(" ".join(error.format_message().split()), todo=f"See `{where} --help`.")
     sys.stderr.write(redact.printable(text_of(said)) + "\n")

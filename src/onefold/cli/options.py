@@ -30,9 +30,23 @@ class DurationType(click.ParamType[int]):
         if isinstance(value, int):
             return value
         try:
-            return duration.to_ms(value, param.name if param is not None and param.name else "duration")
+            return duration.to_ms(value, "")
         except errors.UsageError as error:
-            self.fail(f"{error.what} {error.todo}", param, ctx)
+            self.fail(f"{error.what.removeprefix('=')} {error.todo}", param, ctx)
+
+
+class WholeType(click.IntRange):
+    """A whole number within bounds."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read it."""
+        try:
+            return int(super().convert(value, param, ctx))
+        except click.BadParameter:
+            bounds = f"of at least {self.min}" if self.max is None else f"from {self.min} to {self.max}"
+            self.fail(f"{str(value)[:40]!r} is not a whole number {bounds}.", param, ctx)
 
 
 class RateType(click.ParamType[int]):

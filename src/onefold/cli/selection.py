@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar, cast
 import click
 import msgspec
 
+from onefold import duration
 from onefold.admin import dead_letters
 from onefold.admin.dead_letters import Select
 from onefold.admin.reading import ExpectedOutcome
@@ -20,7 +21,7 @@ from onefold.admin.settling import HeldSelect
 from onefold.cli import options, target
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import REASONS
-from onefold.errors import NotFoundError
+from onefold.errors import NotFoundError, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -122,8 +123,15 @@ def _with(select: S, conditions: tuple[str, ...]) -> S:
             )
         if field in found or getattr(select, field) is not None:
             raise click.UsageError(f"{name.strip()} is given twice; only one value is possible.")
-        found[field] = options.DURATION.convert(value, None, None) if field in _IN_MS.values() else value
+        found[field] = value if field not in _IN_MS.values() else _read_ms(name.strip(), value)
     return msgspec.structs.replace(select, **found)
+
+
+def _read_ms(field: str, value: str) -> int:
+    try:
+        return duration.to_ms(value, field)
+    except UsageError as error:
+        raise click.UsageError(f"--where: {error.what} {error.todo}") from error
 
 
 def selecting_held(function: F) -> F:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from onefold import errors
 from onefold.app import App
 from onefold.check.facts import Document
-from onefold.cli import render, target
+from onefold.cli import options, render, target
 from onefold.deploy.apply import KEEPING_POLICY, Rollout
 from onefold.deploy.document import document_of
 from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
@@ -130,7 +130,7 @@ def rollout_options(function: F) -> F:
             help="Alarm that undoes the update, 5 at most; by default the functions' own; '' for none from now on.",
         ),
         click.option(
-            "--rollback-minutes", type=click.IntRange(0, 180), metavar="N",
+            "--rollback-minutes", type=options.WholeType(0, 180), metavar="N",
             help="Undo the update if an alarm goes off during it or in the N minutes after it.",
         ),
         click.option(

@@ -49,9 +49,7 @@ _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")  # DynamoDB API, CreateTable, Tabl
 _PAYLOADS = re.compile(
     r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.'()/-]*)?"
 )  # S3 user guide: bucket names, safe keys
-_RECORDS_TODO: Final = (
-    "Write for example postgresql://app@db.example/shop or rediss://cache.example:6379, or give a table."
-)
+_RECORDS_TODO: Final = "Write for example postgresql://db.example/shop or rediss://cache.example:6379, or give a table."
 Alarms = Literal["none", "few", "all", "jobs"]
 ALARMS: Final[tuple[Alarms, ...]] = ("none", "few", "all", "jobs")
 _SLACK = re.compile(r"[0-9A-Z]{1,255}/[0-9A-Za-z]{1,255}")  # CloudFormation, AWS::Chatbot::SlackChannelConfiguration

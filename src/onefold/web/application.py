@@ -242,7 +242,8 @@ _NOBODY: Final = Refusal(
     status=401,
     what="The page is closed to you.",
     meaning="Your browser sent no token, or one that is not this page's.",
-    todo="Open the address that `onefold web` printed, with its token. A program sends it as Authorization: Bearer.",
+    todo="Open the address that `onefold web` printed, with its token. A program sends the header Authorization with the"
+    " word Bearer and the token.",
 )
 _NO_ROLE: Final = Refusal(
     status=403,

@@ -86,7 +86,7 @@ class Access(Struct, frozen=True, kw_only=True):
             raise errors.UsageError(
                 "The page has neither a token, a trusted header nor identify=.",
                 meaning="Anyone who reaches it could send messages again. Nothing was started.",
-                todo="Give token= (16 characters or more), trust_header= behind a proxy, or identify= of your application.",
+                todo="Give a token of 16 characters or more, trust_header= behind a proxy, or identify= of your app.",
             )
         if self.roles_header is not None and self.trust_header is None:
             raise errors.UsageError(
@@ -227,7 +227,7 @@ def check_change(access: Access, request: WebRequest) -> Refusal | None:
         status=403,
         what="This change does not come from the page itself.",
         meaning=f"Sec-Fetch-Site is {site!r:.40}, Origin {origin!r:.100}. Nothing was changed.",
-        todo="Open the page and do it there. A program sends the token as Authorization: Bearer.",
+        todo="Open the page and do it there. A program sends the header Authorization with the word Bearer and the token.",
     )
 
 

@@ -16,7 +16,7 @@ from onefold import duration, errors, limits
 from onefold.admin import calendars
 from onefold.admin.calendars import Calendar, CalendarRow
 from onefold.admin.session import open_session
-from onefold.cli import render, target
+from onefold.cli import options, render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column
 from onefold.clock import SystemClock
@@ -51,7 +51,9 @@ _LATEST = datetime(2200, 1, 1, tzinfo=UTC)  # years end with 2199 in cron
     type=click.Choice(["eventbridge", "next-valid"]),
     help="What a clock change does to a bare expression; by default eventbridge.",
 )
-@click.option("--rows", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Show at most this many.")
+@click.option(
+    "--rows", type=options.WholeType(1, 100_000), default=100, show_default=True, help="Show at most this many."
+)
 def command(
     app: str | None,
     expression: str | None,

@@ -52,7 +52,7 @@ _LISTED = 100  # single messages that are shown unless --limit is given
 @click.option("--all", "singly", is_flag=True, help="Every message instead of the groups of failures.")
 @click.option("--by-text", is_flag=True, help="Group by the text of the error too, each group with its fingerprint.")
 @click.option(
-    "--limit", type=click.IntRange(1), default=_LISTED, show_default=True, help="With --all: show at most this many."
+    "--limit", type=options.WholeType(1), default=_LISTED, show_default=True, help="With --all: show at most this many."
 )
 def list_letters(
     words: tuple[str, ...], url: str | None, select: Select, singly: bool, by_text: bool, limit: int
@@ -416,7 +416,7 @@ def purge(
 )
 @click.option(
     "--stop-after",
-    type=click.IntRange(0),
+    type=options.WholeType(0),
     default=redriving.STOP_AFTER_DEFAULT,
     show_default=True,
     help="Stop when this many of the messages sent have failed again; 0: never.",

@@ -167,7 +167,7 @@ def _draw_archives(found: list[admin.ArchiveLine]) -> None:
 @_bus
 @click.option("--from", "start", metavar="INSTANT", help="Events of this time or later.")
 @click.option("--to", "end", metavar="INSTANT", help="Events before this time.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Show at most this many.")
+@click.option("--limit", type=options.WholeType(1), default=100, show_default=True, help="Show at most this many.")
 def archive(words: tuple[str, ...], bus: str | None, start: str | None, end: str | None, limit: int) -> Answer:
     """The events of an archive, by their time."""
     app, (name,) = _app(words, "ARCHIVE")

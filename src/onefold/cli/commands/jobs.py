@@ -118,7 +118,7 @@ def resume(words: tuple[str, ...], url: str | None, reason_text: str | None) -> 
 @click.argument("words", metavar="[APP]", nargs=-1)
 @click.option(
     "--limit",
-    type=click.IntRange(1),
+    type=options.WholeType(1),
     default=payloads.LOOKED_AT,
     show_default=True,
     help="Read at most this many messages.",

@@ -74,7 +74,7 @@ _MAPPING = MappingSettings(uuid="-", queue="-", function="-")
 @click.option(
     "--fault", "faults", metavar="KEY=VALUE", multiple=True, help="Inject a fault, for example kill-after=0.1."
 )
-@click.option("--seed", type=click.IntRange(0), help="Inject the same faults again.")
+@click.option("--seed", type=options.WholeType(0), help="Inject the same faults again.")
 @click.option("--once", is_flag=True, help="End when the queue is empty.")
 @click.option(
     "--log",

@@ -17,7 +17,7 @@ from onefold import errors
 from onefold.admin import maps as admin
 from onefold.admin.maps import MapProgress
 from onefold.app import App
-from onefold.cli import render, target
+from onefold.cli import options, render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number, some, zoned
 from onefold.maps.state import OtherDriverError
@@ -102,7 +102,7 @@ def redrive(words: tuple[str, ...], items: str | None, here: bool, detach: bool)
 @declared("list", read_only=True, example="onefold map list shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
-@click.option("--limit", type=click.IntRange(1), metavar="N", default=20, show_default=True, help="How many.")
+@click.option("--limit", type=options.WholeType(1), metavar="N", default=20, show_default=True, help="How many.")
 def list_runs(words: tuple[str, ...], url: str | None, limit: int) -> Answer:
     """Map runs, the latest first: the state of each, and how many items were done."""
     name, _ = target.split(words, 0, names="", url=url)
@@ -115,7 +115,7 @@ def list_runs(words: tuple[str, ...], url: str | None, limit: int) -> Answer:
 @click.argument("words", metavar="RUN [APP]", nargs=-1)
 @target.by_url
 @click.option(
-    "--quarantine", type=click.IntRange(0), default=0, metavar="N", help="Also show N rows that are not items."
+    "--quarantine", type=options.WholeType(0), default=0, metavar="N", help="Also show N rows that are not items."
 )
 def show(words: tuple[str, ...], url: str | None, quarantine: int) -> Answer:
     """The state of a run, what ended it, and where its results are."""

@@ -62,7 +62,7 @@ def _draw_queues(views: list[admin.QueueView]) -> None:
 @target.by_url
 @click.option(
     "--limit",
-    type=click.IntRange(1),
+    type=options.WholeType(1),
     default=20,
     show_default=True,
     help="Show at most this many, the oldest first.",

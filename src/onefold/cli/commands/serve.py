@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 from onefold import redact
-from onefold.cli import render
+from onefold.cli import options, render
 from onefold.cli.program import Answer, declared
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
@@ -31,7 +31,7 @@ from onefold.local.serving import ServeSettings, Serving
 @click.argument("template", required=False, metavar="[TEMPLATE]")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), default=serving.PORT, show_default=True, help="0 takes a free one."
+    "--port", type=options.WholeType(0, 65_535), default=serving.PORT, show_default=True, help="0 takes a free one."
 )
 @click.option("--data", metavar="FILE", help=f"Keep the queues in this file.  [default: {serving.DATA}]")
 @click.option("--memory", is_flag=True, help="Keep the queues in memory; they end with the server.")
@@ -51,10 +51,10 @@ from onefold.local.serving import ServeSettings, Serving
 @click.option("--function", "functions", metavar="NAME=MODULE:FUNCTION", multiple=True, help="A Lambda function.")
 @click.option("--parameter", "parameters", metavar="NAME=VALUE", multiple=True, help="For the template; repeatable.")
 @click.option("--fault", "faults", metavar="KEY=VALUE", multiple=True, help="Inject a fault, for example lose-ack=0.1.")
-@click.option("--seed", type=click.IntRange(0), help="Inject the same faults again.")
+@click.option("--seed", type=options.WholeType(0), help="Inject the same faults again.")
 @click.option(
     "--history",
-    type=click.IntRange(0, 1_000_000),
+    type=options.WholeType(0, 1_000_000),
     default=ServeSettings().history,
     show_default=True,
     help="How many events are remembered.",

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from onefold import redact
-from onefold.cli import render, target
+from onefold.cli import options, render, target
 from onefold.cli.program import Answer, declared
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
@@ -31,7 +31,7 @@ from onefold.web.safety import ROLES, Access, Role
 @target.by_store_url
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), default=serving.PORT, show_default=True, help="0 takes a free one."
+    "--port", type=options.WholeType(0, 65_535), default=serving.PORT, show_default=True, help="0 takes a free one."
 )
 @click.option("--read-only", is_flag=True, help="Nothing can be changed on the page.")
 @click.option("--hide-payloads", is_flag=True, help="Show no bodies, attributes or results.")
@@ -73,7 +73,7 @@ def command(words: tuple[str, ...], url: str | None, port: int, token: str | Non
     """
     host, hosts, header = given["host"], given["hosts"], given["trust_header"]
     if header is not None and token is not None and _typed("token"):
-        raise UsageError("Both --token and --trust-header were given.", todo="Give one of them.")
+        raise UsageError("Both a token and --trust-header were given.", todo="Give one of them.")
     token = None if header is not None else token or _drawn()
     app, _ = target.split(words, 0, names="")
     found = target.find(app, url, records=True)

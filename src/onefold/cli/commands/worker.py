@@ -66,7 +66,7 @@ _DEFAULTS = WorkerSettings()
 @click.argument("words", metavar="[APP]", nargs=-1)
 @click.option(
     "--threads",
-    type=click.IntRange(1),
+    type=options.WholeType(1),
     default=_DEFAULTS.threads,
     show_default=True,
     help="Threads for handlers that are plain functions.",
@@ -74,14 +74,14 @@ _DEFAULTS = WorkerSettings()
 @click.option(
     "--asyncio",
     "tasks",
-    type=click.IntRange(1),
+    type=options.WholeType(1),
     default=_DEFAULTS.tasks,
     show_default=True,
     help="How many coroutine handlers run at a time.",
 )
 @click.option(
     "--processes",
-    type=click.IntRange(0),
+    type=options.WholeType(0),
     default=0,
     show_default=True,
     help="Child processes: for CPU work, and for timeouts that end a handler.",
@@ -108,12 +108,12 @@ _DEFAULTS = WorkerSettings()
 )
 @click.option(
     "--prefetch",
-    type=click.IntRange(0),
+    type=options.WholeType(0),
     help="Messages fetched ahead per queue. By default, adapted to how fast they are done.",
 )
 @click.option(
     "--group",
-    type=click.IntRange(1),
+    type=options.WholeType(1),
     default=_DEFAULTS.group_max,
     show_default=True,
     help="How many quick runs are committed together, at most.",
@@ -193,9 +193,13 @@ def command(
     sinks += measures.sinks
     if not quiet and not in_lines:
         sinks.append(Failures(_work(found.app, received, settings)))
-    for warning in (*found.app.runtime().engine.check(), *_warnings(found), *_of_alarms(found.app, received)):
-        render.note(f"warning: {warning}")
-    for warning in payloads.renamed(found.session):
+    of_alarms = _of_alarms(found.app, received)
+    for warning in (
+        *found.app.runtime().engine.check(),
+        *_warnings(found),
+        *of_alarms,
+        *payloads.renamed(found.session),
+    ):
         render.note(f"warning: {warning}")
     watching: AbstractContextManager[None] = nullcontext()
     if ALARMS_QUEUE in received and not until_empty:
