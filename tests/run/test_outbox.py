@@ -110,6 +110,51 @@ def test_a_queue_that_would_not_take_it_is_heard_of_by_the_sender(books: Books) 
     assert books.mine.execute("SELECT count(*) FROM shop_order").fetchone() == (1,)
 
 
+@pytest.mark.parametrize(
+    "times", [{"run_at_ms": 10**30}, {"run_at_ms": 10**15}, {"run_at_ms": 10**30, "wait_ms": 10**30}, {"wait_ms": -1}]
+)
+def test_a_row_with_an_impossible_time_is_put_aside_and_those_behind_it_pass(
+    books: Books, times: dict[str, int]
+) -> None:
+    books.order("o-1", "o-2")
+    (first,) = books.mine.execute("SELECT message FROM onefold_outbox WHERE id = 1").fetchone()
+    with books.mine:
+        odd = json.dumps({**json.loads(first), **times})
+        books.mine.execute("UPDATE onefold_outbox SET message = ? WHERE id = 1", (odd,))
+    relay = books.shop.relay()
+    relay.check()
+    assert books.shop.waiting() == ["o-2"]
+    assert "outbox-refused" in books.shop.heard.names()
+    relay.close()
+
+
+def test_a_relay_goes_on_after_an_error_that_nobody_expected(books: Books) -> None:
+    books.order("o-1")
+    calls: list[None] = []
+
+    class Odd:
+        def __init__(self, table: Any) -> None:
+            self._table = table
+
+        def waiting(self, *args: Any) -> Any:
+            calls.append(None)
+            if len(calls) == 1:
+                raise LookupError("what is this?")
+            found = self._table.waiting(*args)
+            if not found:
+                over.set()
+            return found
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._table, name)
+
+    over = threading.Event()
+    with beside(books.shop.relay(Odd)):
+        assert over.wait(20)
+    assert books.shop.waiting() == ["o-1"]
+    assert "relay-failed" in books.shop.heard.names()
+
+
 # -- relays that die, and two at once ----------------------------------------------------------------------------------
 
 

@@ -123,6 +123,7 @@ def bus_of(queue_name: str) -> str | None:
     return queue_name.removeprefix(_PLACE) if queue_name.startswith(_PLACE) else None
 
 
+INSTANT_MS_MAX: Final = 253_402_300_799_999  # ours: the end of the year 9999, as far as datetime goes
 ATTRIBUTE_TYPE_CHARS_MAX: Final = 256  # SQS API, MessageAttributeValue
 NUMBER_DIGITS_MAX: Final = 38  # SQS developer guide, message metadata: precision of a Number
 NUMBER_CHARS_MAX: Final = 1_024  # ours: the longest number within the bounds below has 170, plus leading zeros
@@ -273,10 +274,14 @@ def _check_times(entry: Entry, fifo: bool) -> Refused | None:
     if (delay_ms, run_at_ms, entry.wait_ms).count(None) < 2:
         given = f"delay_ms ({delay_ms}), run_at_ms ({run_at_ms}) and wait_ms ({entry.wait_ms})"
         return Refused(_INVALID, f"{given} exclude each other: give one.")
-    if run_at_ms is not None and type(run_at_ms) is not int:
-        return Refused(_INVALID, f"run_at_ms must be whole milliseconds since the epoch, not {run_at_ms!r}.")
-    if entry.wait_ms is not None and (type(entry.wait_ms) is not int or entry.wait_ms < 0):
-        return Refused(_INVALID, f"wait_ms must be whole milliseconds, 0 or more, not {entry.wait_ms!r}.")
+    if run_at_ms is not None and (type(run_at_ms) is not int or abs(run_at_ms) > INSTANT_MS_MAX):
+        return Refused(
+            _INVALID, f"run_at_ms must be whole milliseconds since the epoch, to the year 9999, not {run_at_ms!r:.80}."
+        )
+    if entry.wait_ms is not None and (type(entry.wait_ms) is not int or not 0 <= entry.wait_ms <= INSTANT_MS_MAX):
+        return Refused(
+            _INVALID, f"wait_ms must be whole milliseconds, 0 to {INSTANT_MS_MAX}, not {entry.wait_ms!r:.80}."
+        )
     if delay_ms is None:
         return None
     if type(delay_ms) is not int or not 0 <= delay_ms <= limits.DELAY_MS_MAX:

@@ -113,6 +113,9 @@ class Relay:
             except errors.OnefoldError as error:
                 outage.failed(error)
                 clock.wait(ended, _CALM_MS)
+            except Exception as error:  # noqa: BLE001 - the thread must not end without a word
+                outage.failed(errors.InvariantBroken(f"The relay met {type(error).__name__}: {kept_text(error)}"))
+                clock.wait(ended, _CALM_MS)
         self._table.close()
 
     def close(self) -> None:
@@ -141,8 +144,8 @@ class Relay:
                 self._pass_apart(name, found, rows)
         except _AnotherRelay:
             return True
-        except (errors.PayloadError, errors.ConflictError) as error:
-            self._refused(rows, error)
+        except (errors.PayloadError, errors.ConflictError, ArithmeticError, ValueError) as error:
+            self._refused(rows, error)  # the last two: a value that the engine cannot hold
             return True
         self.passed += len(rows)
         self._one_by_one = max(self._one_by_one - 1, 0)
@@ -176,7 +179,7 @@ class Relay:
         finally:  # a turn that another process has taken meanwhile is left alone
             state.put([Change(name, msgspec.json.encode(_Passed([])), version + 1)])
 
-    def _refused(self, rows: Sequence[OutboxRow], error: errors.OnefoldError) -> None:
+    def _refused(self, rows: Sequence[OutboxRow], error: Exception) -> None:
         """One of these rows cannot be sent: all are tried one by one, and that row is marked as refused."""
         if len(rows) > 1:
             self._one_by_one = len(rows)

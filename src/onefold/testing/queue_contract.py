@@ -162,7 +162,10 @@ class QueueContract(FifoContract, ServingContract):
             assert self.refused(queue, delay_ms=delay_ms).code == "InvalidParameterValue"
         assert self.refused(queue, delay_ms=1_000, run_at_ms=1).code == "InvalidParameterValue"
         assert self.refused(queue, wait_ms=1_000, run_at_ms=1).code == "InvalidParameterValue"
-        assert self.refused(queue, wait_ms=-1).code == "InvalidParameterValue"
+        for beyond in (-1, 10**15, 10**30):
+            assert self.refused(queue, wait_ms=beyond).code == "InvalidParameterValue"
+        for beyond in (10**15, 10**30, -(10**30)):
+            assert self.refused(queue, run_at_ms=beyond).code == "InvalidParameterValue"
 
     def test_run_at_is_any_time_ahead_and_counts_as_the_send(self) -> None:
         """A rule of onefold: any later time; the message counts as sent at that time."""
