@@ -1,7 +1,7 @@
 """A region of an AWS account as a document that rules read: queues, mappings, functions, and what is around them.
 
 Only calls that read are made, each list page by page, a few at once; botocore waits when AWS throttles. What may not be
-listed is left out, and said: rules then report nothing as missing that may be there.
+listed is left out, and that is reported: rules then report nothing as missing that may exist.
 Never here: rules, credentials. Invariants: no call changes anything; no message is read, and no variable of a function kept;
 at most `CALLS_AT_ONCE` calls are under way.
 
@@ -59,7 +59,7 @@ def read_account(session: Session, name: str) -> Account:
         name: what the region is called in findings, `aws://eu-west-1`.
 
     Raises:
-        UsageError: the region is none.
+        UsageError: the region does not exist.
     """
     session.client("sqs")
     with ThreadPoolExecutor(CALLS_AT_ONCE) as threads:
@@ -81,7 +81,7 @@ def read_account(session: Session, name: str) -> Account:
 
 
 class _Reader:
-    """Calls of one region, and what was made of the answers."""
+    """Calls to one region, and the resources made from the answers."""
 
     def __init__(self, session: Session, threads: ThreadPoolExecutor) -> None:
         self._session = session
@@ -105,7 +105,7 @@ class _Reader:
         return self._session.region in boto3.session.Session().get_available_regions(service)
 
     def listed(self, service: str, operation: str, key: str, **arguments: Any) -> list[Any] | None:
-        """All items of a list, or its pages if it has no key; None where AWS does not give it."""
+        """All items of a list, or its pages if it has no key; None if AWS does not return it."""
         found: list[Any] | None = self._asked(
             service, operation, lambda client: list(_pages(client, operation, key, arguments))
         )
@@ -114,7 +114,7 @@ class _Reader:
     def each(
         self, items: Iterable[Any], service: str, operation: str, arguments: Callable[[Any], Json]
     ) -> Iterator[tuple[Any, Json | None]]:
-        """The answer for each item, several asked for at once; None where AWS does not give it."""
+        """The answer for each item, several asked for at once; None if AWS does not return it."""
 
         def ask(item: Any) -> Json | None:
             found: Json | None = self._asked(
@@ -134,7 +134,7 @@ class _Reader:
             return {}
         except OnefoldError as error:
             denied = Denied(action, error.what, error.todo)
-        except ResponseParserError:  # of an emulator that does not know the service
+        except ResponseParserError:  # from an emulator that does not know the service
             what = f"{action} on {self._session.region} got an answer that is not AWS's."
             denied = Denied(action, what, "Ask AWS itself, or do without what needs this call.")
         if all(one.call != action for one in self.denied):  # the same for each of a thousand queues
@@ -244,7 +244,7 @@ def _functions(reader: _Reader) -> None:
     def named(name: str) -> Json:
         return {"FunctionName": name}
 
-    looked_at = sorted(mapped & functions.keys())  # what only they are asked for
+    looked_at = sorted(mapped & functions.keys())  # these are read for them only
     reserved = dict(reader.each(looked_at, "lambda", "get_function_concurrency", named))
     loops = dict(reader.each(looked_at, "lambda", "get_function_recursion_config", named))
     invoked = dict(reader.each(sorted(functions), "lambda", "list_function_event_invoke_configs", named))
@@ -289,7 +289,7 @@ def _rules(reader: _Reader) -> None:
 
 
 def _second_buses(reader: _Reader) -> None:
-    """Buses of the second generation and their subscribers; the rules of the first one's are elsewhere."""
+    """Buses of the second generation and their subscribers; the rules of first-generation buses are read elsewhere."""
     if not reader.has("eventbridgev2"):
         return
     for bus in reader.listed("eventbridgev2", "list_event_buses", "EventBuses") or ():

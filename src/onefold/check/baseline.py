@@ -1,6 +1,6 @@
 """A file of findings that are known, so that only new ones fail a run: `--write-baseline` once, `--baseline` from then on.
 
-Never here: what a finding's fingerprint is of. Invariant: a file in another form is refused, not taken for an empty one.
+Never here: what a fingerprint is made from. Invariant: a file in another form is refused, not treated as an empty one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FILE_BYTES_MAX: Final = 33_554_432
 
 
 class KnownFindings(Struct, frozen=True):
-    """A finding of the file; what is beside the fingerprint is for those who read it."""
+    """A finding of the file; everything besides the fingerprint is for people who read it."""
 
     fingerprint: str
     rule: str = ""
@@ -51,7 +51,7 @@ def read_baseline(path: Path) -> frozenset[str]:
         found = msgspec.json.decode(raw, type=Baseline)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{path} is not a baseline: {error!s:.200}.", todo="Write it anew: onefold check ... --write-baseline FILE"
+            f"{path} is not a baseline: {error!s:.200}.", todo="Write it again: onefold check ... --write-baseline FILE"
         ) from None
     return frozenset(one.fingerprint for one in found.findings)
 
@@ -60,10 +60,10 @@ def write_baseline(path: Path, findings: Iterable[Finding], root: Path) -> int:
     """Write the file, replacing an existing one; returns how many findings it has.
 
     Args:
-        root: what the files in it are named from.
+        root: the directory to which the paths in it are relative.
 
     Raises:
-        StorageError: it cannot be written; then it is as it was.
+        StorageError: it cannot be written; it is then unchanged.
     """
     known = {
         one.fingerprint: KnownFindings(

@@ -30,11 +30,11 @@ Prefix = Annotated[
 
 
 class Ignored(Struct, frozen=True, forbid_unknown_fields=True):
-    """Findings of one rule that are right as they are."""
+    """Findings of one rule that are accepted."""
 
     rule: Annotated[str, Meta(pattern="^[A-Z]{3}[0-9]{3}$", description="The rule's id.")]
-    reason: Annotated[str, Meta(min_length=1, description="Why they are right as they are.")]
-    resource: Annotated[str, Meta(description="Whose findings; * is for any characters.")] = "*"
+    reason: Annotated[str, Meta(min_length=1, description="Why they are accepted.")]
+    resource: Annotated[str, Meta(description="The resource whose findings they are; * matches any characters.")] = "*"
     until: Annotated[date | None, Meta(description="The last day on which they are suppressed.")] = None
 
 
@@ -45,7 +45,9 @@ class Configuration(Struct, frozen=True, forbid_unknown_fields=True, rename="keb
     extend_select: Annotated[
         list[Prefix], Meta(description="These rules too, even in preview if it is a whole id.")
     ] = []
-    ignore: Annotated[list[Prefix | Ignored], Meta(description="Not these rules, or findings of theirs.")] = []
+    ignore: Annotated[
+        list[Prefix | Ignored], Meta(description="Rules not to run, or findings of theirs to suppress.")
+    ] = []
     preview: Annotated[bool, Meta(description="Also run rules whose findings may still be wrong.")] = False
     fail_on: Annotated[Severity, Meta(description="The least severe finding that fails a run.")] = "error"
     baseline: Annotated[str | None, Meta(description="A file of findings that are known, beside this one.")] = None
@@ -66,7 +68,7 @@ class Configured(Struct, frozen=True):
 
     @property
     def suppressions(self) -> Iterator[Suppression]:
-        """The findings that are right as they are."""
+        """The findings that are accepted."""
         source = FindingSource(str(self.file), 1, 1, 1, 1)
         for one in self.options.ignore:
             if isinstance(one, Ignored):
@@ -110,7 +112,7 @@ def configured(directory: Path, file: Path | None = None) -> Configured:
 
 
 def _table(file: Path) -> Any:
-    """What a file says about this command; None where it says nothing."""
+    """What a file says about this command; None if it says nothing."""
     raw = contents(file, FILE_BYTES_MAX, todo="Name another file: --config FILE.")
     try:
         found: Any = tomllib.loads(raw.decode())
@@ -127,7 +129,7 @@ def _converted(table: Any, file: Path) -> Configuration:
     except msgspec.ValidationError as error:
         raise UsageError(
             f"{file}: the table of onefold check is wrong: {error!s:.300}.",
-            todo="Correct it; the page Check a template lists what it takes.",
+            todo="Correct it; the page Check a template lists its settings.",
         ) from None
 
 

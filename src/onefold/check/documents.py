@@ -42,7 +42,7 @@ def read_document(path: Path, text: str | None = None) -> Document:
     """Read a template.
 
     Args:
-        text: the content, if it was read before, or another one to check in its place.
+        text: the content, if it was read before, or other content to check in its place.
 
     Raises:
         NotFoundError: the file does not exist.
@@ -65,7 +65,7 @@ def read_document(path: Path, text: str | None = None) -> Document:
 
 
 def unknown_functions(document: Document) -> Iterator[str]:
-    """Phrases for the functions that CloudFormation does not have, each with its line where that is known."""
+    """Phrases for the functions that CloudFormation does not have, each with its line if that is known."""
     level: list[tuple[PropertyPath, Any]] = [((), document.data)]
     while level:
         path, one = level.pop()
@@ -121,7 +121,7 @@ def _mapping(data: Any, file: str) -> dict[str, Any]:
 def _no_yaml(path: Path, error: yaml.YAMLError | RecursionError) -> UsageError:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-    said = getattr(error, "problem", None) or ("nested too deep" if isinstance(error, RecursionError) else str(error))
+    said = getattr(error, "problem", None) or ("nested too deeply" if isinstance(error, RecursionError) else str(error))
     return UsageError(f"{where} is not YAML: {' '.join(said.split())}.", todo="Correct the line; nothing was read.")
 
 

@@ -1,7 +1,7 @@
 """Applies the fixes of findings to a file's text: numbers replaced, lines inserted, everything else kept as it is.
 
 Never here: which change is right; the rules say that. Invariants: of two edits that touch the same piece only the first is
-made, the next pass sees the rest; a file is written only if what comes out can be read and has no finding that it had not.
+made, and the next pass makes the rest; a file is written only if the result can be read and has no new finding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PASSES_MAX: Final = 10
 
 
 class Fixed(Struct, frozen=True):
-    """A file after its fixes. `diff`: unified, as `patch` takes it; empty when nothing can be fixed."""
+    """A file after its fixes. `diff`: unified, as `patch` accepts it; empty if nothing can be fixed."""
 
     file: str
     diff: str
@@ -38,11 +38,11 @@ def fixed(
     path: Path, rules: Sequence[CheckRule], today: date, parameters: Mapping[str, str] | None = None, *, unsafe: bool,
     suppressions: Sequence[Suppression] = (),
 ) -> Fixed:  # fmt: skip
-    """What a file becomes when all fixes are made, again and again until none is left. Nothing is written.
+    """The file with all fixes made, pass after pass until none is left. Nothing is written.
 
     Args:
         rules, today, parameters, suppressions: see `checking.check`.
-        unsafe: make those fixes too that may change what was meant.
+        unsafe: also make fixes that may change what was meant.
     """
     before = text = _text(path)
     found = check([path], rules, today, parameters, suppressions=suppressions).open
@@ -108,7 +108,7 @@ def write(one: Fixed) -> None:
     """Put a file's new text in its place, at once and with its permissions.
 
     Raises:
-        StorageError: it cannot be written; then it is as it was.
+        StorageError: it cannot be written; it is then unchanged.
     """
     path = Path(one.file)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")

@@ -1,7 +1,7 @@
-"""Values of Terraform's variables as their type constraints make them.
+"""Values of Terraform's variables, converted by their type constraints.
 
 A text that stands for a number becomes one, and an object gets its optional attributes, with their defaults or null.
-Never here: which value a variable has (hcl_modules.py). Invariant: what is not known stays so.
+Never here: which value a variable has (hcl_modules.py). Invariant: what is not known stays unknown.
 
 Sources: Terraform documentation, "Type Constraints" and "Types and Values", Optional Object Type Attributes.
 """
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def converted(value: Any, constraint: Tree[Token], evaluate: Callable[[Tree[Token]], Any]) -> Any:
-    """A value as a type constraint makes it.
+    """A value, converted by a type constraint.
 
     Args:
-        constraint: `map(object({ timeout = optional(number, 30) }))`. evaluate: gives the value of a default in it.
+        constraint: `map(object({ timeout = optional(number, 30) }))`. evaluate: returns the value of a default in it.
     """
     if value is None or isinstance(value, (PlanTarget, Perhaps, Pieces, Encoded, Named)):
         return value
@@ -63,7 +63,7 @@ def _object(value: dict[str, Any], attributes: Tree[Token], evaluate: Callable[[
 
 
 def _constructor(constraint: Tree[Token]) -> tuple[str, list[Tree[Token]]]:
-    """`map(string)` as its name and what is in the parentheses; also a name alone, which may be quoted as once it was."""
+    """`map(string)` as its name and what is in the parentheses; or a name alone, which older files put in quotes."""
     inner = unwrapped(constraint)
     if inner.data != "function_call":
         return word(inner).strip('"'), []

@@ -1,8 +1,8 @@
-"""A file as documents: a CloudFormation or SAM template, what the CDK or the Serverless Framework made, a plan of Terraform.
+"""A file as documents: a CloudFormation or SAM template, one from the CDK or the Serverless Framework, or a plan of Terraform.
 
 Its content shows which of them it is. A plan gives a document for each region, and so does a directory of Terraform's own
 files, which are read together.
-Never here: what a document says (collect_template.py). Invariant: a file that is none of them is refused with the next step.
+Never here: what a document says (collect_template.py). Invariant: a file of another kind is refused, with what to do next.
 
 Sources: AWS CDK, "Cloud assembly schema" (a directory with the files `cdk.out` and `manifest.json`); Serverless Framework,
 "Package" (`.serverless/cloudformation-template-update-stack.json`, with handlers below the service's directory).
@@ -57,11 +57,11 @@ def read_input(path: Path, text: str | None = None) -> list[Input]:
 
     Args:
         path: one of these files stands for its directory.
-        text: what it is to say instead of what it does, if it is a template.
+        text: contents to use instead of the file's, if it is a template.
 
     Raises:
         NotFoundError, StorageError: it is not there, or cannot be read.
-        UsageError: it is none of what is read here.
+        UsageError: it is not a kind of file that is read here.
     """
     if path.name.endswith(".hcl"):
         raise _of_terraform(path)
@@ -122,7 +122,7 @@ def _of_terraform(path: Path) -> UsageError:
 
 
 def _with_code(document: Document) -> Document:
-    """A packaged template whose Python functions have the code of the service's directory, which is above."""
+    """A packaged template whose Python functions have the code of the service's directory, which is above it."""
     service = Path(document.file).parent.parent
     resources: dict[str, Any] = dict(document.data.get("Resources") or {})
     for name, properties in _functions(resources):

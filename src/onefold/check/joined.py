@@ -22,7 +22,7 @@ from onefold.check.python_modules import Inside
 
 
 class Joined(Struct, frozen=True, kw_only=True):
-    """The model of a template, and the handlers of queues whose code was read, by the name of the function."""
+    """The model of a template, and the handlers of queues whose code was read, by the function's name."""
 
     model: Model
     handlers: abc.Mapping[str, CodeHandler]
@@ -64,7 +64,7 @@ class Joined(Struct, frozen=True, kw_only=True):
 
 
 def entries_of(facts: TemplateFacts) -> dict[str, HandlerEntry]:
-    """The handlers of queues whose code is in a local directory or in the template, by the name of the function."""
+    """The handlers of queues whose code is in a local directory or in the template, by the function's name."""
     mapped = {one.function for one in facts.mappings}
     found: dict[str, HandlerEntry] = {}
     for one in facts.functions:

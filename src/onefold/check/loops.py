@@ -1,7 +1,7 @@
-"""CloudFormation's loops (Fn::ForEach) among resources, written out, so that rules see each resource that they make.
+"""CloudFormation's loops (Fn::ForEach) among resources, written out, so that rules see each resource that they create.
 
-A loop whose collection is not known stays as it is. What a loop makes has the position of the text in it, once for each.
-Never here: loops in properties, conditions and outputs. Invariant: a document that has no loop is returned itself.
+A loop whose collection is not known stays as it is. Every resource that a loop creates has the position of the loop's text.
+Never here: loops in properties, conditions and outputs. Invariant: a document without loops is returned unchanged.
 
 Source: CloudFormation template reference, Fn::ForEach: [identifier, collection, {key: resource}]; `${identifier}`, or
 `&{identifier}` with letters and digits only, is replaced in keys and texts.
@@ -32,7 +32,7 @@ def expanded(document: Document, scope: Scope) -> Document:
         scope: its names, which collections refer to.
 
     Raises:
-        UsageError: the loops make more than `intrinsics.TOTAL_CHARS_MAX`.
+        UsageError: the loops produce more than `intrinsics.TOTAL_CHARS_MAX`.
     """
     resources = document.data.get("Resources")
     if not isinstance(resources, dict) or not any(str(key).startswith(LOOP) for key in resources):
@@ -58,7 +58,7 @@ def expanded(document: Document, scope: Scope) -> Document:
 
 
 def _of(key: str, value: Any, path: PropertyPath, scope: Scope, known: dict[str, str]) -> Iterator[_Made]:
-    """What one entry of a mapping of resources makes: itself, or what its loop does."""
+    """The resources of one entry of a mapping: itself, or those that its loop creates."""
     if not key.startswith(LOOP):
         if known:
             scope.functions.count(value)
@@ -101,7 +101,7 @@ def _text_for(found: re.Match[str], known: dict[str, str]) -> str:
 def _at(
     table: dict[PropertyPath, Any], origins: dict[PropertyPath, list[PropertyPath]]
 ) -> Iterator[tuple[PropertyPath, Any]]:
-    """The entries of a table of positions for what loops have made."""
+    """The entries of a table of positions for the resources that loops have created."""
     for path, value in table.items():
         for length in range(4, len(path) + 1, 2):  # Resources, a loop, 2, a key, and so on for loops inside of loops
             for name in origins.get(path[:length], ()):

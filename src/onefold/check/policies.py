@@ -20,10 +20,11 @@ class Request(Struct, frozen=True, kw_only=True):
     """What somebody wants to do.
 
     Attributes:
-        action: `sqs:SendMessage`. resource: an ARN; its account and region do not matter. named: False: its name is made up.
+        action: `sqs:SendMessage`. resource: an ARN; its account and region do not matter.
+        named: False if the resource's name is made up.
         principal: a service, `sns.amazonaws.com`; None: whoever has the policy.
         source_arn: the ARN of the rule or topic for which it is sent; "" if that is not known.
-        known: names and ARNs of the other resources of the document: what is one of these is certainly not this one.
+        known: names and ARNs of the other resources of the document: a pattern for one of these is not for this one.
     """
 
     action: str
@@ -65,14 +66,14 @@ def _allowed(statement: Any, request: Request) -> bool | None:
 
 
 def _listed(statement: Mapping[str, Any], name: str, change: Callable[[str], str] = str) -> list[Any]:
-    """The values of an element; unknown where it is given by its opposite, or not at all."""
+    """The values of an element; unknown if it is given by its opposite, or not at all."""
     found = statement.get(name, Unresolved("not given"))
     listed = found if isinstance(found, list) else [found]
     return [change(one) if isinstance(one, str) else one for one in listed]
 
 
 def _like(pattern: Any, text: str) -> bool | None:
-    """Whether a text is like a pattern with wildcards, in time that grows with the product of their lengths at most."""
+    """Whether a text matches a pattern with wildcards, in time that at most grows with the product of their lengths."""
     if not isinstance(pattern, str):
         return None
     at = star = resume = place = 0
@@ -92,7 +93,7 @@ def _like(pattern: Any, text: str) -> bool | None:
 
 
 def _covers(pattern: Any, request: Request) -> bool | None:
-    """Whether a resource pattern is of the resource: by its name, as accounts and regions are made up in a template."""
+    """Whether a resource pattern matches the resource, by its name: accounts and regions are made up in a template."""
     if not isinstance(pattern, str):
         return None
     name = pattern.rsplit(":", 1)[-1]
@@ -113,7 +114,7 @@ def _principal(statement: Mapping[str, Any], service: str) -> bool | None:
 
 
 def _condition(condition: Any, request: Request) -> bool | None:
-    """False where the condition names only other sources than this one; every other condition may hold."""
+    """False if the condition names only sources other than this one; every other condition may hold."""
     if condition is None:
         return True
     for operator in condition.values() if isinstance(condition, Mapping) else ():

@@ -1,8 +1,8 @@
 """What names in a template refer to: parameters, pseudo parameters, conditions, tables, names and ARNs of resources.
 
 Never here: what a queue or function consists of. A resource gets the name its template gives it, or its logical id
-(CloudFormation would add the stack's name and a random part); queues and functions have URLs and ARNs. Whatever else is
-referred to stays unresolved for a local SQS, where it does not exist; rules ask for everything (kinds.py).
+(CloudFormation would add the stack's name and a random part); queues and functions have URLs and ARNs. Everything else
+that is referred to stays unresolved for a local SQS, where it does not exist; rules ask for everything (kinds.py).
 `Properties` gives the properties of one resource, resolved one by one, with a note of each that could not be.
 Invariants: a name that refers to itself is unresolved, never a loop; an accessor always gives a value of its type: when
 the template's own is unresolved or malformed, it is the default, and `unresolved` has the reason under the property's path.
@@ -31,10 +31,10 @@ class Scope:
     """The names of one template.
 
     Args:
-        endpoint: begins the URLs that `Ref` of a queue gives.
-        everything: other resources than queues and functions are referred to as well.
-        values: of parameters, over those that are given; Unresolved: not known, but for what it is not. Among them may be
-            `ACCOUNT`, `REGION` and `STACK`.
+        endpoint: the beginning of the URLs that `Ref` of a queue returns.
+        everything: resources other than queues and functions can be referred to as well.
+        values: values of parameters, over the given ones; Unresolved: only values that it is not are known. They may
+            include `ACCOUNT`, `REGION` and `STACK`.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Scope:
         try:
             return self.functions.resolve(value)
         except RecursionError:
-            return Unresolved("functions and names are nested too deep")
+            return Unresolved("functions and names are nested too deeply")
 
     # -------------------------------------------------------------------------------------- parameters
 
@@ -114,7 +114,7 @@ class Scope:
                     f"Parameter {name} is longer than {PARAMETER_CHARS_MAX} characters.", todo="Shorten it."
                 )
             if isinstance(allowed, list) and given not in (choices := [text_of(choice) for choice in allowed]):
-                raise UsageError(f"Parameter {name} is {given!r}.", todo=f"It takes one of {choices}.")
+                raise UsageError(f"Parameter {name} is {given!r}.", todo=f"It may be one of {choices}.")
             value: Any = given
         elif kind.startswith("AWS::SSM::Parameter::Value"):
             return Unresolved(f"parameter {name} is read from SSM at deployment")
@@ -251,7 +251,7 @@ class Scope:
     # -------------------------------------------------------------------------------- conditions, tables
 
     def condition(self, name: str) -> bool | Unresolved:
-        """Whether a condition holds; asked once, a circle is unresolved."""
+        """Whether a condition holds. It is evaluated once; one that refers to itself is unresolved."""
         if name not in self._conditions:
             return Unresolved(f"there is no condition {name}")
         if name not in self._decided:
@@ -260,7 +260,7 @@ class Scope:
         return self._decided[name]
 
     def decided(self) -> dict[str, bool]:
-        """Whether each condition holds, of those that are known."""
+        """The conditions that are known, and whether each holds."""
         return {name: value for name in self._conditions if isinstance(value := self.condition(name), bool)}
 
     def mapping(self, name: str) -> Mapping[str, Any] | Unresolved:
@@ -283,7 +283,7 @@ class Properties:
         logical_id: the resource.
         path: where in the document `raw` is.
         raw: the mapping as written; anything else counts as empty and is noted.
-        why: for what reason nothing is known of the mapping around it; "" when it is known.
+        why: the reason why nothing is known about the mapping around it; "" if it is known.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
-"""What people have written beside findings that are right as they are: where, why, until when, and whether it is still used.
+"""Suppressions of findings that people accept: where they are written, why, until when, and whether they are still used.
 
-A finding is suppressed by a comment on its line, or alone on the line above; by the resource's metadata, a template's own or
-that of cdk-nag; by the configuration; or, in an account, by a tag of the queue:
+A finding is suppressed by a comment on its line, or by itself on the line above; by the resource's metadata, a template's
+own or that of cdk-nag; by the configuration; or, in an account, by a tag of the queue:
 
     VisibilityTimeout: 30   # onefold: ignore[DUP002] the function is bounded to 2 s, until=2027-03-01
     Metadata: {onefold: {ignore: [{id: DUP002, reason: the function is bounded to 2 s}]}}
 
-Never here: rules. Invariant: a suppression without a reason, or whose day is over, suppresses nothing and is a finding.
+Never here: rules. Invariant: a suppression without a reason, or past its date, suppresses nothing and is a finding.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _COMMENT: Final = re.compile(r"#\s*onefold:\s*ignore\[([A-Z0-9, ]{1,200})\]([^#\
 
 
 class Suppression(Struct, frozen=True, kw_only=True):
-    """One of them.
+    """One suppression.
 
     Attributes:
         rule: the id. reason, until: as written; `until` None: without an end.
-        source: where. lines: the lines of that file which it is for; () where it is not for lines.
-        resource: whose findings; a pattern with `*` in the configuration; "" where it is for lines.
+        source: where it is. lines: the lines of that file that it is for; () if it is not for lines.
+        resource: the resource whose findings it is for; a pattern with `*` in the configuration; "" if it is for lines.
     """
 
     rule: str
@@ -58,7 +58,7 @@ class Suppression(Struct, frozen=True, kw_only=True):
         return fnmatchcase(finding.resource, pattern)
 
     def fault(self, today: date) -> str:
-        """Why it suppresses nothing; "" when it does."""
+        """Why it suppresses nothing; "" if it does suppress findings."""
         if not self.reason:
             return "gives no reason"
         if self.until is None:
@@ -79,7 +79,7 @@ class Suppressions:
         self._used: set[Suppression] = set()
 
     def add_text(self, file: str, text: str) -> None:
-        """Those in the comments of a file."""
+        """The suppressions in the comments of a file."""
         for number, line in enumerate(text.splitlines(), 1) if "onefold:" in text else ():
             for match in _COMMENT.finditer(line):
                 reason, has_end, until = match[2].partition("until=")
@@ -95,7 +95,7 @@ class Suppressions:
                     self._all[one] = None
 
     def add_metadata(self, document: Document) -> None:
-        """Those in the metadata of a document's resources."""
+        """The suppressions in the metadata of a document's resources."""
         resources = document.data.get("Resources")
         for name, resource in resources.items() if isinstance(resources, dict) else ():
             metadata = resource.get("Metadata") if isinstance(resource, dict) else None
@@ -129,7 +129,7 @@ class Suppressions:
         return finding
 
     def faults(self, known: Collection[str]) -> Iterator[Finding]:
-        """A finding for each that suppresses nothing because of how it is written. `known`: the ids of all rules."""
+        """A finding for each suppression that has no effect because of how it is written. `known`: the ids of all rules."""
         for one in self._all:
             if one.rule not in known:
                 continue  # of cdk-nag, or another tool
@@ -144,7 +144,7 @@ class Suppressions:
                 )
 
     def unused(self, run: Collection[str]) -> Iterator[Finding]:
-        """A finding for each that suppresses nothing any more. `run`: the ids of the rules that have looked."""
+        """A finding for each suppression that no longer has an effect. `run`: the ids of the rules that ran."""
         for one in self._all:
             if one not in self._used and one.rule in run and not one.fault(self._today):
                 yield Finding(
