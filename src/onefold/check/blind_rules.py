@@ -1,8 +1,8 @@
 """Rules BLD: nobody is notified when work fails.
 
-Sources: SQS developer guide, CloudWatch metrics: a queue without use for some six hours has none, NumberOfMessagesSent
-leaves out what a redrive policy moved; Lambda developer guide, metrics: DeadLetterErrors is of asynchronous invocations,
-Errors counts no partial failures; CloudWatch user guide, missing data; EventBridge Scheduler user guide, monitoring:
+Sources: SQS developer guide, CloudWatch metrics: a queue that is not used for some six hours has none, NumberOfMessagesSent
+leaves out what a redrive policy moved; Lambda developer guide, metrics: DeadLetterErrors counts only asynchronous
+invocations, Errors counts no partial failures; CloudWatch user guide, missing data; EventBridge Scheduler user guide, monitoring:
 metrics are of a schedule group.
 Never here: positions, edits. Invariants: an unknown value is not a finding; what may exist elsewhere is not missing.
 """
@@ -24,7 +24,7 @@ OURS: Final = frozenset({"AWS/SQS", "AWS/Lambda", "AWS/Scheduler", "AWS/Events",
 
 
 def _watched(model: Model, queue: ModelQueue, kinds: frozenset[str]) -> list[AlarmFacts]:
-    """The alarms on some metrics of a queue, those of other conditions too."""
+    """The alarms on some metrics of a queue, including those under other conditions."""
     return [
         alarm
         for alarm in model.possible(AlarmFacts)
@@ -39,7 +39,7 @@ def _is_of(metric: MetricFacts, queue: ModelQueue) -> bool:
 
 
 def _may_watch_anything(model: Model) -> bool:
-    """Whether some alarm is of a queue that is not known, or judges an expression that finds its own metrics."""
+    """Whether some alarm watches a queue that is not known, or evaluates an expression that finds its own metrics."""
     for alarm in model.possible(AlarmFacts):
         if alarm.metrics is None or (alarm.computes and not alarm.metrics):
             return True
@@ -69,8 +69,8 @@ def no_alarm_on_dead_letters(model: Model) -> Iterator[Finding]:
         yield Finding(
             rule="BLD001",
             severity="warning",
-            message=f"{queue.name} takes what failed, and no alarm of this template looks at it: a dead letter lies there"
-            " until it expires.",
+            message=f"{queue.name} receives what failed, and no alarm in this template watches it: a dead letter stays"
+            " there, unseen, until it expires.",
             source=queue.source,
             resource=queue.name,
             arithmetic=()
@@ -166,13 +166,13 @@ def missing_data_and_wrong_sums(model: Model) -> Iterator[Finding]:
             yield Finding(
                 rule="BLD003",
                 severity="warning" if is_breaching else "info",
-                message=f"{alarm.id} takes missing data as {alarm.missing.value}. A queue that nobody uses for some six"
+                message=f"{alarm.id} treats missing data as {alarm.missing.value}. A queue that nobody uses for some six"
                 f" hours has no metrics: it then {'is in alarm' if is_breaching else 'has insufficient data'} with nothing"
                 " wrong.",
                 source=alarm.missing.source,
                 resource=alarm.id,
                 property_path=alarm.missing.path,
-                related=(Related(queue.source, queue.name, "may sleep"),),
+                related=(Related(queue.source, queue.name, "may be idle"),),
                 fix=Fix(
                     "Set TreatMissingData to notBreaching.",
                     "safe",
@@ -219,7 +219,7 @@ def alarm_without_action(model: Model) -> Iterator[Finding]:
             yield Finding(
                 rule="BLD004",
                 severity="info",
-                message=f"{alarm.id} says when {dead[0].name} has dead letters, and not when they are gone: it has no OK"
+                message=f"{alarm.id} says when {dead[0].name} has dead letters, but not when they are gone: it has no OK"
                 " action.",
                 source=alarm.source,
                 resource=alarm.id,

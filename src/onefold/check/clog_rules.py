@@ -1,4 +1,4 @@
-"""Rules CLG: settings that Lambda refuses, or by which work stops.
+"""Rules CLG: settings that Lambda refuses, or that make work stop.
 
 Sources: Lambda API reference, CreateEventSourceMapping: at most 10 messages and no window for FIFO queues, a window of at
 least 1 s for more than 10, maximum concurrency and provisioned pollers exclude each other; SQS developer guide, quotas:
@@ -74,8 +74,8 @@ def batch_of_fifo_queue(model: Model) -> Iterator[Finding]:
             yield Finding(
                 rule="CLG001",
                 severity="info",
-                message=f"All events that {rule.id} sends to {queue.name} are of one message group: they are done one"
-                " after the other, and one that fails stops all.",
+                message=f"All events that {rule.id} sends to {queue.name} belong to one message group: they are"
+                " processed one after another, and one that fails stops them all.",
                 source=target.group.source,
                 resource=rule.id,
                 property_path=target.group.path,
@@ -134,7 +134,7 @@ def in_flight_over_the_limit(model: Model) -> Iterator[Finding]:
             yield Finding(
                 rule="CLG005",
                 severity="warning",
-                message=f"{mapping.name} may have {bound * batch_size:,} messages in flight; SQS gives out no more of a"
+                message=f"{mapping.name} may have {bound * batch_size:,} messages in flight; SQS delivers no more from a"
                 f" standard queue once some {IN_FLIGHT_MAX:,} are.",
                 source=mapping.batch_size.source,
                 resource=mapping.name,
@@ -236,8 +236,9 @@ def crash_waits_for_visibility(model: Model) -> Iterator[Finding]:
             yield Finding(
                 rule="CLG004",
                 severity="warning",
-                message=f"When a worker in the role {role.id} ends while it has a message of {queue.name}, that is hidden"
-                f" for up to {visibility_s:,} s: it may not change the visibility timeout, so it has no heartbeat.",
+                message=f"When a worker with the role {role.id} dies while it has a message of {queue.name}, the message"
+                f" stays hidden for up to {visibility_s:,} s: it may not change the visibility timeout, so it has no"
+                " heartbeat.",
                 source=queue.visibility_s.source,
                 resource=queue.name,
                 property_path=queue.visibility_s.path,
@@ -269,8 +270,8 @@ def backlog_grows(model: Model) -> Iterator[Finding]:
         yield Finding(
             rule="CLG006",
             severity="error",
-            message=f"{queue.name} gets more than its functions can do: {needed:,.6g} messages would have to be in work at"
-            f" a time, and at most {most:,} are. The backlog grows for as long as that lasts.",
+            message=f"{queue.name} receives more than its functions can process: {needed:,.6g} messages would have to be in"
+            f" progress at a time, and at most {most:,} can be. The backlog grows for as long as that lasts.",
             source=rate.source,
             resource=queue.name,
             property_path=rate.path,
@@ -279,7 +280,7 @@ def backlog_grows(model: Model) -> Iterator[Finding]:
                 *(text for _, text in bounds),
                 f"after an hour {(rate.value - most / each_s.value) * 3600:,.0f} messages are left",
             ),
-            fix=Fix("Raise the concurrency, or make a message cheaper.", "unsafe"),
+            fix=Fix("Raise the concurrency, or process a message in less time.", "unsafe"),
         )
 
 

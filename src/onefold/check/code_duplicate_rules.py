@@ -1,4 +1,4 @@
-"""Rules DUP of application code: answers, keys and records by which work that was done is done again.
+"""Rules DUP of application code: answers, keys and records that make finished work run again.
 
 Sources: AWS Lambda developer guide, "Implementing partial batch responses"; Powertools for AWS Lambda (Python), idempotency;
 AWS Step Functions API, StartExecution (a name starts one execution in 90 days); Amazon SQS, MessageDeduplicationId;

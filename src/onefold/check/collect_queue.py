@@ -1,6 +1,6 @@
 """The facts of a queue and of a queue policy in a template.
 
-Never here: whether settings are allowed; SQS says that when they are created. Invariant: a property that is not taken over
+Never here: whether settings are allowed; SQS says that when they are created. Invariant: a property that is not used
 is noted with the reason.
 Source: CloudFormation's AWS::SQS::Queue, whose properties are the attributes of SQS CreateQueue; AWS::SQS::QueuePolicy.
 """
@@ -40,7 +40,7 @@ def queue_of(properties: Properties) -> QueueFacts:
     for key in QUEUE_ATTRIBUTES:
         if (value := properties.text(key, "")) != "":
             attributes[key] = value
-    if attributes.get("FifoQueue") == "false":  # CloudFormation takes it; SQS knows only "true"
+    if attributes.get("FifoQueue") == "false":  # CloudFormation accepts it; SQS knows only "true"
         del attributes["FifoQueue"]
     for key in QUEUE_DOCUMENTS:
         if (document := _document(properties, key)) is not None:
@@ -64,7 +64,7 @@ def policy_of(properties: Properties, exists: bool | Unresolved = True) -> Polic
     """The facts of an AWS::SQS::QueuePolicy or QueueInlinePolicy."""
     urls = properties.get("Queues") if "Queues" in properties.raw else [properties.get("Queue")]
     if not isinstance(urls, list):
-        properties.refuse("Queues", "no list of URLs")
+        properties.refuse("Queues", "not a list of URLs")
     names = [url.rsplit("/", 1)[-1] for url in urls if isinstance(url, str)] if isinstance(urls, list) else []
     return PolicyFacts(
         location=properties.location(),
@@ -82,7 +82,7 @@ def _document(properties: Properties, key: str) -> dict[str, Any] | None:
         try:
             value = json.loads(value)
         except ValueError:
-            properties.refuse(key, "no JSON")
+            properties.refuse(key, "not JSON")
             return None
     if value is None or value == {}:
         return None

@@ -1,4 +1,4 @@
-"""Rules DUP: settings by which work that was done is done again.
+"""Rules DUP: settings that make finished work run again.
 
 Sources: AWS Lambda developer guide, "Using Lambda with Amazon SQS", configuring the source queue: a visibility timeout of at
 least six times the function's timeout, plus the batching window; "Implementing partial batch responses";
@@ -22,7 +22,7 @@ TIMEOUTS_A_RECEIVE: Final = 6  # Lambda developer guide, as above
 
 
 def visibility_needed_s(mapping: ModelMapping) -> int | None:
-    """Six times the function's timeout and the batching window; None where one of them is not known."""
+    """Six times the function's timeout and the batching window; None if one of them is not known."""
     timeout_s = None if mapping.function is None else mapping.function.timeout_s.value
     if timeout_s is None or mapping.window_s.value is None:
         return None
@@ -30,7 +30,7 @@ def visibility_needed_s(mapping: ModelMapping) -> int | None:
 
 
 def _pairs(model: Model) -> Iterator[tuple[ModelMapping, ModelQueue, ModelFunction, int, int, int]]:
-    """Mappings whose two ends are known: with visibility timeout, function timeout and needed visibility, in seconds."""
+    """Mappings whose queue and function are known, with their visibility timeout, function timeout and needed visibility (s)."""
     for mapping in model.mappings:
         queue, function, needed_s = mapping.queue, mapping.function, visibility_needed_s(mapping)
         if queue is None or function is None or needed_s is None:
@@ -67,7 +67,7 @@ def visibility_below_timeout(model: Model) -> Iterator[Finding]:
                 rule="DUP001",
                 severity="error",
                 message=f"{queue.name} shows a message again after {visibility_s} s, while {function.name} may run for"
-                f" {timeout_s} s: a second invocation works on it beside the first.",
+                f" {timeout_s} s: a second invocation works on it at the same time.",
                 source=queue.visibility_s.source,
                 resource=queue.name,
                 property_path=queue.visibility_s.path,
@@ -123,7 +123,7 @@ def batch_returns_on_timeout(model: Model) -> Iterator[Finding]:
 
 
 def report_failures(model: Model, mapping: ModelMapping) -> tuple[FindingEdit, ...]:
-    """The edit by which a mapping asks for the messages that failed."""
+    """The edit that makes a mapping ask for the failed messages."""
     properties = mapping.facts.location.parts
     return tuple(inserted(model.document, properties, "FunctionResponseTypes", ["ReportBatchItemFailures"]))
 

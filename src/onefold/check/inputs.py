@@ -1,4 +1,4 @@
-"""A file as documents: a CloudFormation or SAM template, one from the CDK or the Serverless Framework, or a plan of Terraform.
+"""A file as documents: a CloudFormation or SAM template, one of the CDK or Serverless Framework, or a plan of Terraform.
 
 Its content shows which of them it is. A plan gives a document for each region, and so does a directory of Terraform's own
 files, which are read together.

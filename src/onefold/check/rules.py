@@ -1,6 +1,6 @@
-"""The table of rules: id, what each is about in a few words, and the function that looks.
+"""The table of rules: their ids, what each is about in a few words, and the functions that look for it.
 
-A new rule is a function beside its like, a line here, a page in `pages/`, and one right and two wrong templates in
+A new rule is a function beside similar ones, a line here, a page in `pages/`, and one right and two wrong templates in
 `tests/check/corpus`; tests find whatever was left out. Ids are never used again.
 Never here: comparisons. Invariant: every id has a page.
 """
@@ -40,7 +40,7 @@ class CheckRule(Struct, frozen=True):
     """One rule. `title` completes "a template or handler with ...".
 
     `find` looks at a template, `joined` at a template with the code of its handlers, `in_code` at Python files. `preview`:
-    what `find` says may still be wrong, and it looks only when asked to; other findings say so themselves.
+    what `find` reports may still be wrong, so it runs only on request; other findings say this themselves.
     """
 
     id: str
@@ -52,7 +52,7 @@ class CheckRule(Struct, frozen=True):
 
     @property
     def is_preview(self) -> bool:
-        """Whether it looks at nothing unless it is asked to."""
+        """Whether it runs only on request."""
         return self.preview and self.joined is None and self.in_code is None
 
     @property
@@ -170,7 +170,7 @@ RULES: Final = (
     CheckRule("BLD004", "alarm without an action", blind_rules.alarm_without_action),
     CheckRule("BLD005", "schedules in the default group", blind_rules.schedules_share_a_group, preview=True),
     CheckRule("BLD006", "tenant isolation behind a mapping", blind_rules.tenant_behind_a_mapping),
-    CheckRule("SUP001", "suppression without a reason, or whose day is over"),  # suppressions.py looks for these two
+    CheckRule("SUP001", "suppression without a reason, or past its date"),  # suppressions.py looks for these two
     CheckRule("SUP002", "suppression that suppresses nothing any more (--report-unused)"),
 )
 
@@ -181,7 +181,7 @@ def chosen(
     """The rules whose id begins with one of `select` (none given: all) and with none of `ignore`.
 
     Args:
-        extend: these too. preview: with what may still be wrong; without it only of rules whose whole id is selected.
+        extend: these too. preview: include rules in preview; otherwise only those whose whole id is selected.
 
     Raises:
         UsageError: a prefix that begins no id.
