@@ -27,7 +27,7 @@ class JobRate(Struct, frozen=True, kw_only=True):
     """How many runs of a job completed in each of the last minutes, the latest last.
 
     Args:
-        job: its name. queue: where its messages come from; None where its app is not known.
+        job: its name. queue: where its messages come from; None if its app is not known.
     """
 
     job: str

@@ -58,7 +58,7 @@ class Bill(Struct, frozen=True, kw_only=True):
     """The whole bill, with its assumptions.
 
     Args:
-        region, prices_as_of, prices_note: what the price table says of itself.
+        region, prices_as_of, prices_note: what the price table says about itself.
         traffic: what was assumed for every queue; a queue's batches may be smaller than its batch.
         alarms, metrics, usd_watch: how many there are, and what they cost in a month.
         usd_month: all queues, their polls, alarms and metrics.

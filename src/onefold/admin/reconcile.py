@@ -56,7 +56,7 @@ def reconcile(session: AdminSession, app: App | None, run: str) -> list[Reconcil
     """Check a run now: once for each reconciliation that is declared for it, or once without the user's own count.
 
     Args:
-        app: the app; None where only the engine is known.
+        app: the app; None if only the engine is known.
         run: its full name.
 
     Returns:

@@ -243,7 +243,7 @@ def _no_file(path: str, *, is_empty: bool) -> errors.NotFoundError:
 
 
 def _size_of(path: str) -> int | None:
-    """A file's size in bytes; None where the file does not exist.
+    """A file's size in bytes; None if the file does not exist.
 
     Raises:
         StorageError: this user may not enter its folder, so onefold cannot tell whether it exists.

@@ -1,9 +1,9 @@
 """Rules BLD: nobody is notified when work fails.
 
-Sources: SQS developer guide, CloudWatch metrics: a queue that is not used for some six hours has none, NumberOfMessagesSent
-leaves out what a redrive policy moved; Lambda developer guide, metrics: DeadLetterErrors counts only asynchronous
-invocations, Errors counts no partial failures; CloudWatch user guide, missing data; EventBridge Scheduler user guide, monitoring:
-metrics are of a schedule group.
+Sources: SQS developer guide, CloudWatch metrics: a queue that is not used for some six hours has none,
+NumberOfMessagesSent leaves out what a redrive policy moved; Lambda developer guide, metrics: DeadLetterErrors counts only
+asynchronous invocations, Errors counts no partial failures; CloudWatch user guide, missing data; EventBridge Scheduler
+user guide, monitoring: metrics are of a schedule group.
 Never here: positions, edits. Invariants: an unknown value is not a finding; what may exist elsewhere is not missing.
 """
 

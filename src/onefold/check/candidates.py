@@ -131,7 +131,7 @@ def _is_of_tests(path: Path, directory: Path) -> bool:
 
 
 def _known_to_git(directory: Path) -> list[str] | None:
-    """The files that git does not ignore; None where there is no git, or no repository.
+    """The files that git does not ignore; None if there is no git, or no repository.
 
     The repository may be a stranger's, and its configuration can name programs: none of them is run. A bare repository
     inside a directory is not taken for one, because a clone carries such a folder like any other.

@@ -285,7 +285,7 @@ def backlog_grows(model: Model) -> Iterator[Finding]:
 
 
 def _bound(mapping: ModelMapping) -> tuple[int | None, str]:
-    """How many invocations a mapping may have at a time, and why; None where that is not known."""
+    """How many invocations a mapping may have at a time, and why; None if that is not known."""
     bounds: list[tuple[int, str]] = [(INVOCATIONS_MAX, "Lambda's bound for a mapping")]
     function = mapping.function
     settings: list[tuple[ResourceSetting[int] | None, str]] = [

@@ -30,7 +30,7 @@ def visibility_needed_s(mapping: ModelMapping) -> int | None:
 
 
 def _pairs(model: Model) -> Iterator[tuple[ModelMapping, ModelQueue, ModelFunction, int, int, int]]:
-    """Mappings whose queue and function are known, with their visibility timeout, function timeout and needed visibility (s)."""
+    """Mappings whose queue and function are known, with visibility timeout, function timeout and needed visibility (s)."""
     for mapping in model.mappings:
         queue, function, needed_s = mapping.queue, mapping.function, visibility_needed_s(mapping)
         if queue is None or function is None or needed_s is None:

@@ -1,4 +1,4 @@
-"""Rules LOS: settings by which messages are lost.
+"""Rules LOS: settings that lose messages.
 
 Sources: Amazon SQS developer guide, "Using dead-letter queues": same type, account and region; a standard queue's message
 keeps its enqueue timestamp in the dead-letter queue; Lambda developer guide, "Using Lambda with Amazon SQS": at least five

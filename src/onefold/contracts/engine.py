@@ -130,17 +130,17 @@ class Engine(Keeper, Protocol):
 
     @property
     def archive(self) -> Archive | None:
-        """Events kept for replay; None where the engine has no event bus of its own."""
+        """Events kept for replay; None if the engine has no event bus of its own."""
         ...
 
     @property
     def commit(self) -> Commit | None:
-        """Settlements in one transaction; None where it is not supported."""
+        """Settlements in one transaction; None if it is not supported."""
         ...
 
     @property
     def effects(self) -> Callable[[int], EffectTransaction | None] | None:
-        """Transactions for handlers' own rows where `commit` is None; None where there are none.
+        """Transactions for handlers' own rows where `commit` is None; None if there are none.
 
         They write record, rows and changes of a settlement; its message is settled after them (`runner/settlement.py`).
         """
@@ -151,7 +151,7 @@ class Engine(Keeper, Protocol):
         """Makes this thread's calls part of the transaction that is open on a connection to the engine's database.
 
         The callable takes the connection; the calls join inside the context manager that it returns. No worker is woken
-        when that transaction commits. None where messages are not in a database. The callable raises UsageError for a
+        when that transaction commits. None if messages are not in a database. The callable raises UsageError for a
         connection that cannot be joined.
         """
         ...

@@ -124,7 +124,7 @@ class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 def reason_of(stored: bytes | str) -> Reason | None:
-    """A reason from its JSON, without the fields that cannot be read; None where not even its kind and summary can.
+    """A reason from its JSON, without the fields that cannot be read; None if not even its kind and summary can.
 
     One dead letter that another program or version wrote must not make all others unreadable.
     """

@@ -316,7 +316,7 @@ class ManualDecision(Struct, frozen=True, kw_only=True, gc=False):
     """What a person decided about an operation; see `RecordAdmin.settle`.
 
     Args:
-        done: whether its effect happened. result: its result; empty where it did not happen.
+        done: whether its effect happened. result: its result; empty if it did not happen.
         expires_at_ms: when the record may be forgotten.
         corrects: the present result of a completed record, to be replaced by `result`; None: the record is a parked one.
         judged: fence and `updated_at_ms` of the parked record that the person judged; None: whichever record is parked.

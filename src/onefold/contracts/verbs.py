@@ -166,7 +166,7 @@ class Store(Protocol):
         ...
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
-        """The records; None where absent or expired."""
+        """The records; None if absent or expired."""
         ...
 
 
@@ -216,7 +216,7 @@ class State(Protocol):
     """Named, versioned values. Plain blocking calls, safe from any thread."""
 
     def get(self, names: Sequence[str]) -> list[Versioned | None]:
-        """The values, in order; None where absent."""
+        """The values, in order; None if absent."""
         ...
 
     def put(self, changes: Sequence[Change]) -> list[bool]:

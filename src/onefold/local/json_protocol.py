@@ -46,7 +46,7 @@ def operation_of(model: SqsModel, target: str) -> SqsOperation:
 
 
 def decode(operation: SqsOperation, body: bytes) -> Any:
-    """The parameters in a request's body: a struct with the operation's members, None where absent.
+    """The parameters in a request's body: a struct with the operation's members, None if absent.
 
     Unknown members are ignored; the last of a repeated member counts.
 

@@ -150,7 +150,7 @@ def _transient(
 
 
 def _where(outcome: Failed) -> dict[str, str]:
-    """Where the exception was raised, as a detail of an event; empty where nothing was raised."""
+    """Where the exception was raised, as a detail of an event; empty if nothing was raised."""
     return {name: text for name, text in (("where", outcome.at), ("trace", outcome.trace)) if text}
 
 
@@ -261,7 +261,7 @@ def park(
     """Move the message to the held queue, where a person settles it; the record is unknown and does not expire.
 
     Args:
-        trace: where the exception was raised; empty where nothing was.
+        trace: where the exception was raised; empty if nothing was.
         note: the event with the reason, unless the claim has reported it (`guard.noticed`).
         took_effect: the effect is known to have happened; only the result is missing.
     """

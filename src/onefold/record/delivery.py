@@ -214,8 +214,8 @@ class Failed(Struct, frozen=True, kw_only=True, gc=False, tag=True):
         summary: one line without the payload.
         retry_in_ms: how long the dependency asked us to wait; None: the policy decides.
         crashed: the run was ended with its process (hard timeout, signal).
-        at: the last frame of the handler's own code, for example `shop.py:12 in book`; empty where nothing was raised.
-        trace: frames without locals (see `record/error_text.py`); empty where nothing was raised.
+        at: the last frame of the handler's own code, for example `shop.py:12 in book`; empty if nothing was raised.
+        trace: frames without locals (see `record/error_text.py`); empty if nothing was raised.
     """
 
     kind: Literal["transient", "permanent", "dependency-down", "unknown"]

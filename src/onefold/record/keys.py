@@ -335,7 +335,7 @@ def _unwrapped(kind: Any) -> Any:
 
 
 def _fields(kind: Any) -> dict[str, Any] | None:
-    """The fields of a type with their types; empty for a scalar; None where the type is unknown."""
+    """The fields of a type with their types; empty for a scalar; None if the type is unknown."""
     kind = _unwrapped(kind)
     cls = get_origin(kind) or kind
     if not isinstance(cls, type) or cls in (Any, object):

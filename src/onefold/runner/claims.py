@@ -41,7 +41,7 @@ class Claims:
     """Claims on one store.
 
     Args:
-        ledger: the history; None where the store has none.
+        ledger: the history; None if the store has none.
         records_with_history: whether a run's end and its rows are written in one transaction.
     """
 

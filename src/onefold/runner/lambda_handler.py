@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     """The deliveries of a queue's records, in order; the queue treats them as its own receives."""
 
     Receives = Sequence[tuple[str, Delivery | None]]
-    """The batch: message ids with their deliveries; None where a body could not be fetched."""
+    """The batch: message ids with their deliveries; None if a body could not be fetched."""
 
 
 class LambdaAdapter:

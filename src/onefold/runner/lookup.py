@@ -45,7 +45,7 @@ class Known(Struct, Generic[R], frozen=True, kw_only=True):
             queue, or its attempts are used up).
         result: what the handler returned; None unless it is done.
         attempts: runs so far in the present budget.
-        changed_at_ms: when its record last changed, milliseconds since the epoch; None where there is no record.
+        changed_at_ms: when its record last changed, milliseconds since the epoch; None if there is no record.
         why: the last failure, on one line; None if there is none.
         expires_at_ms: when its record expires; None if it does not, or there is no record.
     """
@@ -201,7 +201,7 @@ def cancel(runtime: Runtime, job: JobView[Any], key: str, tenant: str) -> bool:
 
 
 def _scope_of(job: JobView[Any], message: Peeked) -> str | None:
-    """The tenant of a message; None where its body cannot be read."""
+    """The tenant of a message; None if its body cannot be read."""
     if job.tenant is None:
         return ""
     try:

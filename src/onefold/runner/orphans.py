@@ -161,7 +161,7 @@ _read = reader(dict[str, WaitingForJob], None)
 
 
 def decoded(value: bytes) -> dict[str, WaitingForJob]:
-    """The notes about a queue, by job; empty where another version wrote them in another form."""
+    """The notes about a queue, by job; empty if another version wrote them in another form."""
     return _read(value) or {}
 
 

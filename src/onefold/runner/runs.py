@@ -230,7 +230,7 @@ def read(state: State, name: str) -> VersionedRun | None:
 
 
 def read_all(state: State, names: Sequence[str]) -> list[VersionedRun | None]:
-    """Runs by their names, in order; None where there is none, or none that can be read."""
+    """Runs by their names, in order; None if there is none, or none that can be read."""
     found: list[VersionedRun | None] = []
     for first in range(0, len(names), _PAGE):
         for value in state.get([state_name(name) for name in names[first : first + _PAGE]]):

@@ -57,7 +57,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     """The contracts of one wired engine.
 
     Args:
-        commit: None where records and messages do not share a database.
+        commit: None if records and messages do not share a database.
         open_queue: opens a queue by name. open_receiver: the same for receiving and settling, if that is not on the
             queue itself.
         effects: opens a transaction for handlers' own rows, for at most the milliseconds it is called with; None: there

@@ -215,7 +215,7 @@ class Event(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def traceback(self) -> str:
-        """Frames without locals, at most 4,000 characters, as Python prints them; empty where nothing was raised.
+        """Frames without locals, at most 4,000 characters, as Python prints them; empty if nothing was raised.
 
         It ends with the exceptions' own texts, bounded and masked, unless ONEFOLD_ERROR_TEXT is `off`.
         """

@@ -313,7 +313,7 @@ class Mover:
     def send_on(
         self, source: str, moves: Sequence[tuple[SeenMessage, str, Edit | None]], *, keep_reason: bool = False
     ) -> list[str | None]:
-        """Send held messages to their targets and delete the originals; returns new ids, None where a target refused.
+        """Send held messages to their targets and delete the originals; returns new ids, None if a target refused.
 
         Refused messages stay held: the caller releases them.
 

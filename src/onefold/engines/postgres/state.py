@@ -52,7 +52,7 @@ class PostgresState:
         self._absent = server.sql(_ABSENT)
 
     def get(self, names: Sequence[str]) -> list[Versioned | None]:
-        """The current values, in order; None where absent."""
+        """The current values, in order; None if absent."""
         if not names:
             return []
         wanted = [packed(name) for name in names]

@@ -353,7 +353,7 @@ class RedisState:
         self._names = names
 
     def get(self, names: Sequence[str]) -> list[Versioned | None]:
-        """The current values, in order; None where absent."""
+        """The current values, in order; None if absent."""
         if not names:
             return []
         found = self._server.ask(lambda client: client.hmget(self._names.state, names), repeatable=True)

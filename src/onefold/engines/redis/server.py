@@ -258,7 +258,7 @@ class RedisServer:
         return self.ask(call, repeatable=repeatable)
 
     def values(self, keys: Sequence[str]) -> list[bytes | None]:
-        """The strings stored under these names; None where there is none."""
+        """The strings stored under these names; None if there is none."""
         if not keys:
             return []
         found: list[bytes | None] = self.ask(lambda client: client.mget(keys), repeatable=True)

@@ -66,7 +66,7 @@ class SqliteState:
         self._engine = engine
 
     def get(self, names: Sequence[str]) -> list[Versioned | None]:
-        """The values, in order; None where absent."""
+        """The values, in order; None if absent."""
         return self._engine.read(lambda connection: get_in(connection, names))
 
     def put(self, changes: Sequence[Change]) -> list[bool]:

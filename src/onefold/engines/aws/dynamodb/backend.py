@@ -433,7 +433,7 @@ class DynamoState:
         self._table = table
 
     def get(self, names: Sequence[str]) -> list[Versioned | None]:
-        """The current values, in order; None where absent. Strongly consistent, in one call for 100 names."""
+        """The current values, in order; None if absent. Strongly consistent, in one call for 100 names."""
         item_keys = [_item_key(name) for name in dict.fromkeys(names)]
         found = {item["sk"]["S"]: item for item in self._table.get_all(item_keys)}
         return [_versioned(found.get(_item_key(name)["sk"]["S"])) for name in names]
