@@ -40,6 +40,8 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
         run_at_ms: wall-clock instant before which the message does not enter the queue, however far ahead. Its retention and
             its FIFO position count from that instant, as if it were sent then.
         wait_ms: as `run_at_ms`, but counted from when it is accepted, whatever the wall clock is set to meanwhile.
+        wait_until_ms: with `wait_ms`, the steady instant at which the wait ends if it began before this send: it is the same
+            when the message is sent again, after a crash.
         group: message group id. Required on FIFO; on a standard queue the tenant (fair queues).
         dedup_id: deduplication id, FIFO only; None derives it from the body where the queue allows that.
         key: the business key, stored with the message so that people and tools can find it; it has no effect.
@@ -53,6 +55,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     delay_ms: int | None = None
     run_at_ms: int | None = None
     wait_ms: int | None = None
+    wait_until_ms: int | None = None
     group: str | None = None
     dedup_id: str | None = None
     key: str | None = None
@@ -99,6 +102,7 @@ def from_outbox(item: OutboxItem, now_ms: int) -> Entry:
         delay_ms=item.delay_ms,
         run_at_ms=item.run_at_ms if item.wait_ms is None else None,
         wait_ms=left_ms(item.run_at_ms, item.wait_ms, now_ms),
+        wait_until_ms=None if item.wait_ms is None else item.run_at_ms,
         group=item.group,
         dedup_id=item.dedup_id,
         key=item.key,

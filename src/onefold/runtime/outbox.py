@@ -156,6 +156,7 @@ def read(row: OutboxRow, now_ms: int) -> Outgoing:
             dedup_id=parcel.dedup_id,
             run_at_ms=parcel.run_at_ms if parcel.wait_ms is None else None,
             wait_ms=left_ms(parcel.run_at_ms, parcel.wait_ms, now_ms),
+            wait_until_ms=None if parcel.wait_ms is None else parcel.run_at_ms,
             key=parcel.key,
         ),
         queue=row.queue,

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from onefold import errors, limits
 from onefold.clock import SteadyClock
-from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.entries import Entry, Refused, Sent, from_outbox
 from onefold.contracts.queue import Attribute
 from onefold.contracts.settings import QueueSettings
+from onefold.contracts.store import OutboxItem
 from onefold.engines import urls
+from onefold.engines.aws.payloads import Payloads
 from onefold.engines.aws.sending import Later
 from onefold.engines.aws.session import Session
 from onefold.engines.aws.sqs import Sqs
@@ -111,6 +115,41 @@ def test_sending_it_again_makes_no_second_schedule_and_another_instant_does(
     assert len(schedules(session, group_of(queues))) == 1
     queue.send([Entry(body="a", run_at_ms=AT_MS + limits.MINUTE_MS), Entry(body="b", run_at_ms=AT_MS)])
     assert len(schedules(session, group_of(queues))) == 3
+
+
+@pytest.mark.parametrize("name", ["orders", "lines.fifo"])
+@pytest.mark.parametrize("bytes_", [10, 200_000])
+def test_an_outbox_that_is_sent_again_makes_no_second_schedule(
+    session: Session, queues: SqsQueues, name: str, bytes_: int
+) -> None:
+    """The rest of the wait is counted anew, and the clocks are read a moment later."""
+    prefix, wall = group_of(queues), ManualClock(NOW_MS)
+    s3 = session.client("s3")
+    with suppress(s3.exceptions.BucketAlreadyOwnedByYou):
+        s3.create_bucket(Bucket="later-bodies", CreateBucketConfiguration={"LocationConstraint": REGION})
+    later, payloads = (
+        Later(session, group=prefix, role=ROLE),
+        Payloads(session, "later-bodies", entropy=SystemEntropy()),
+    )
+    sqs = Sqs(
+        session, clock=wall, entropy=SystemEntropy(), prefix=prefix, wait_s=0, later=later, payloads=payloads
+    )  # fmt: skip
+    made = sqs.admin
+    wait_ms = 20 * limits.MINUTE_MS
+    group = "g" if name.endswith(".fifo") else None
+    item = OutboxItem(
+        queue=name, body="b" * bytes_, group=group, dedup_id=group, run_at_ms=NOW_MS + wait_ms, wait_ms=wait_ms
+    )
+    answers = set()
+    for taken_ms in (0, 7, 1_500):
+        steady_ms = wall.now_ms()
+        wall.advance(taken_ms)
+        answers.add(repr(made.open(name).send([from_outbox(item, steady_ms)])))
+    assert len(answers) == 1
+    assert len(schedules(session, prefix)) == 1
+    other = structs.replace(item, run_at_ms=NOW_MS + wait_ms + 1)
+    assert isinstance(made.open(name).send([from_outbox(other, wall.now_ms())])[0], Sent)
+    assert len(schedules(session, prefix)) == 2, "what another run sends a millisecond later is another message"
 
 
 def test_on_a_fifo_queue_every_wait_is_a_schedule_with_group_and_deduplication_id(

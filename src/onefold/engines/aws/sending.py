@@ -6,11 +6,12 @@ group are not sent either: their order would be lost.
 
 A message that is due later than SQS can delay it becomes a one-time schedule of EventBridge Scheduler that sends it and
 deletes itself (`Later`). The schedule's target is SQS's SendMessage (universal target) with the message as it would be
-sent here. Its name is made from queue, instant and message, so a send that is tried again does not make a second
-schedule; two equal messages for one instant are one. Scheduler is precise to a minute (user guide, "Schedule types"),
-tries for a day, and then puts the request into the queue's dead-letter queue. Scheduler accepts only a standard queue
-for that, so messages of FIFO queues go to a separate one (`later_dead`). This needs a group and a role that may send
-(`onefold synth --later` makes both and puts them into the engine's URL); without them such a message is refused.
+sent here. Its name is made from queue, message, and its instant or the end of its wait as it was first stored, so a send
+that is tried again does not make a second schedule; two equal messages for one instant are one. Scheduler is precise to
+a minute (user guide, "Schedule types"), tries for a day, and then puts the request into the queue's dead-letter queue.
+Scheduler accepts only a standard queue for that, so messages of FIFO queues go to a separate one (`later_dead`). This
+needs a group and a role that may send (`onefold synth --later` makes both and puts them into the engine's URL); without
+them such a message is refused.
 
 Never here: receiving. Invariant: an entry's answer is `Sent` only if SQS named it as accepted; the body arrives as it
 was given, and nothing in it is interpreted as a context attribute.
@@ -28,7 +29,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import structs
 
@@ -54,6 +55,19 @@ _CONTEXT: Final = "<aws.scheduler."  # the beginning of text that Scheduler repl
 _LAST_AT_MS: Final = 253_402_300_799_000  # the last second of the year 9999
 
 
+class _Due(NamedTuple):
+    """When a message is to be sent, and what names its schedule.
+
+    Args:
+        at_ms: by the wall clock. until_ms: `Entry.wait_until_ms`.
+        form: the message before its body was stored in S3, since each try stores it under another key.
+    """
+
+    at_ms: int
+    until_ms: int | None
+    form: Form
+
+
 class Later:
     """Makes one-time schedules.
 
@@ -69,12 +83,12 @@ class Later:
         self._role = role
         self.dead = dead
 
-    def send(self, form: Form, *, url: str, arn: str, dead_letter: str | None, at_ms: int) -> Sent | Refused:
+    def send(self, form: Form, due: _Due, *, url: str, arn: str, dead_letter: str | None) -> Sent | Refused:
         """Send a message at an instant, rounded up to a second.
 
         Args:
-            form: the message. url, arn: the queue's. dead_letter: name on AWS of a standard queue of the same account;
-                None for none.
+            form: the message. due: when. url, arn: the queue's. dead_letter: name on AWS of a standard queue of the same
+                account; None for none.
 
         Returns:
             `Sent` with the schedule's name as the id, because the message has none yet.
@@ -90,10 +104,13 @@ class Later:
                 f"A message for later may have {INPUT_BYTES_MAX} bytes as a request; this one has {len(text.encode())}. "
                 "Larger bodies need a bucket: add payloads=BUCKET/PREFIX to the engine's URL.",
             )
-        if not 0 <= at_ms <= _LAST_AT_MS:
-            return Refused("InvalidParameterValue", f"run_at_ms={at_ms} is not an instant that a schedule can have.")
-        at = datetime.fromtimestamp(-(-at_ms // limits.SECOND_MS), UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        name = f"later-{hashlib.sha256((at + text).encode()).hexdigest()[:40]}"
+        if not 0 <= due.at_ms <= _LAST_AT_MS:
+            return Refused(
+                "InvalidParameterValue", f"run_at_ms={due.at_ms} is not an instant that a schedule can have."
+            )
+        at = datetime.fromtimestamp(-(-due.at_ms // limits.SECOND_MS), UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        named_by = (at if due.until_ms is None else str(due.until_ms)) + _input(due.form, url)
+        name = f"later-{hashlib.sha256(named_by.encode()).hexdigest()[:40]}"
         partition, region, account = _parts(arn)
         target: dict[str, Any] = {
             "Arn": f"arn:{partition}:scheduler:::aws-sdk:sqs:sendMessage",
@@ -170,12 +187,12 @@ def send(
     answers: dict[int, Sent | Refused] = {}
     forms: dict[int, Form] = {}
     stored: dict[int, str] = {}
-    late: dict[int, int] = {}
+    late: dict[int, _Due] = {}
     settings, fresh = catalogue.settings(name), False
     for index, asked in enumerate(entries):
         entry = _dated(asked, now_ms)
-        if later is not None and entry.run_at_ms is not None and _is_late(entry.run_at_ms - now_ms, settings):
-            late[index] = entry.run_at_ms
+        late_at_ms = _late_at_ms(entry, settings, now_ms, later)
+        if late_at_ms is not None:
             entry = structs.replace(entry, run_at_ms=None)
         made = _form(settings, entry, now_ms, signer, offloads=payloads is not None)
         if isinstance(made, Refused) and not fresh:  # by cached settings: somebody may have changed the queue
@@ -184,7 +201,10 @@ def send(
         if isinstance(made, Refused):
             answers[index] = made
             continue
-        limit = settings.message_bytes_max if index not in late else min(settings.message_bytes_max, LATE_BYTES_MAX)
+        limit = settings.message_bytes_max
+        if late_at_ms is not None:
+            made, limit = structs.replace(made, delay_s=None), min(limit, LATE_BYTES_MAX)
+            late[index] = _Due(late_at_ms, asked.wait_until_ms, made)
         if bytes_of(made) > limit and payloads is not None:
             made, stored[index] = store(payloads, name, made)
             if bytes_of(made) > limit:
@@ -199,9 +219,8 @@ def send(
     now = {index: form for index, form in forms.items() if index not in late}
     sent = deliver(catalogue, name, list(now.values())) if now else []
     answers |= dict(zip(now, sent, strict=True))
-    if later is not None:
-        for index in late.keys() & forms.keys():
-            answers[index] = _send_late(catalogue, name, settings, forms[index], late[index], later)
+    for index in late.keys() & forms.keys():
+        answers[index] = _send_late(catalogue, name, settings, forms[index], late[index], later)
     orphans = [key for index, key in stored.items() if isinstance(answers[index], Refused)]
     if orphans and payloads is not None:
         payloads.delete(orphans)
@@ -216,17 +235,20 @@ def _dated(entry: Entry, now_ms: int) -> Entry:
 
 
 def _send_late(
-    catalogue: QueueCatalogue, name: str, settings: QueueSettings, form: Form, at_ms: int, later: Later
+    catalogue: QueueCatalogue, name: str, settings: QueueSettings, form: Form, due: _Due, later: Later | None
 ) -> Sent | Refused:
+    assert later is not None, "otherwise no message is late"
     own = None if settings.dead_letter is None else catalogue.on_aws(settings.dead_letter)
     dead_letter = later.dead if settings.fifo else own
-    return later.send(
-        structs.replace(form, delay_s=None),
-        url=catalogue.url(name),
-        arn=catalogue.arn(name),
-        dead_letter=dead_letter,
-        at_ms=at_ms,
-    )
+    return later.send(form, due, url=catalogue.url(name), arn=catalogue.arn(name), dead_letter=dead_letter)
+
+
+def _late_at_ms(entry: Entry, settings: QueueSettings, now_ms: int, later: Later | None) -> int | None:
+    """When a message is due that becomes a schedule, because SQS cannot delay it for so long; None: another message."""
+    at_ms = entry.run_at_ms
+    if later is None or at_ms is None:
+        return None
+    return at_ms if _is_late(at_ms - now_ms, settings) else None
 
 
 def _is_late(ahead_ms: int, settings: QueueSettings) -> bool:
