@@ -324,6 +324,44 @@ def test_what_outlives_its_run_is_refused(shop: OnSqlite, end: str) -> None:
     assert shop.rows() == (["a"] if end == "finish" else [])
 
 
+def test_what_watches_a_handlers_statements_ends_with_its_run(shop: OnSqlite) -> None:
+    delivery, hold = shop.begin("a")
+    effects = shop.commit.effects(LIMIT_MS)
+    connection = effects.open()
+    seen: list[str] = []
+    connection.set_trace_callback(seen.append)
+    connection.set_progress_handler(lambda: True, 1)  # interrupts everything
+    with pytest.raises(sqlite3.OperationalError, match="interrupted"):
+        connection.execute("SELECT 1").fetchall()
+    shop.engine.write(lambda connection: shop.insert(connection, "by the engine, meanwhile"))
+    connection.set_progress_handler(None, 0)
+    shop.insert(connection, "a")
+    assert [text for text in seen if "meanwhile" in text or "onefold" in text] == []
+    assert any("booking" in text for text in seen)
+    connection.set_progress_handler(lambda: True, 1)
+    assert effects.finish(shop.settlement(delivery, hold, complete()), NOW) == BOTH
+    effects.commit()
+    count = len(seen)
+    shop.engine.write(lambda connection: shop.insert(connection, "b"))
+    assert (shop.rows(), len(seen)) == (["a", "b", "by the engine, meanwhile"], count)
+
+
+def test_a_handler_may_make_functions_but_not_in_place_of_the_engines(shop: OnSqlite) -> None:
+    effects = shop.commit.effects(LIMIT_MS)
+    connection = effects.open()
+    connection.create_function("twice", 1, lambda number: 2 * number)
+    assert connection.execute("SELECT twice(4)").fetchone() == (8,)
+    for refused in (
+        lambda: connection.create_function("IfNull", 2, lambda *_: None),
+        lambda: connection.create_collation("NOCASE", lambda *_: 0),
+        lambda: connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 10),
+        lambda: connection.enable_load_extension(True),
+    ):
+        with pytest.raises(errors.UsageError, match="everything else is written"):
+            refused()
+    effects.rollback()
+
+
 def test_a_thread_that_outlives_its_run_hurts_no_other_run(shop: OnSqlite) -> None:
     """It rolls back, again and again, while other runs begin and end on the same connection."""
     stop = threading.Event()

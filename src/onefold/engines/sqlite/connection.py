@@ -280,10 +280,14 @@ class LentConnection(FileConnection):
         with nullcontext() if self._loan is None else self._loan.lock:
             lent, row_factory, text_factory = self._lent, self.row_factory, self.text_factory
             self._for_engine()
+            if self._loan is not None:
+                self._loan.pause()
             try:
                 yield
             finally:
                 self._lent, self.row_factory, self.text_factory = lent, row_factory, text_factory
+                if self._loan is not None:
+                    self._loan.resume()
 
     def _allows(
         self, action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None

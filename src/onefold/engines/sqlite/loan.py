@@ -13,10 +13,19 @@ from __future__ import annotations
 import sqlite3
 from functools import cache
 from threading import RLock
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from onefold import errors
 from onefold.contracts.commit import ends_transaction
+
+_NO_WATCHER: Final[dict[str, tuple[Any, ...]]] = {"set_progress_handler": (None, 0), "set_trace_callback": (None,)}
+_ENGINES_OWN: Final = frozenset(  # functions and collations of SQLite that the engine's statements use
+    {
+        "abs", "binary", "changes", "coalesce", "count", "glob", "hex", "ifnull", "iif", "instr", "json", "json_each",
+        "json_extract", "json_set", "length", "like", "lower", "max", "min", "nocase", "nullif", "quote", "randomblob",
+        "replace", "rtrim", "substr", "sum", "total", "typeof", "upper",
+    }
+)  # fmt: skip
 
 
 class Loan(sqlite3.Connection):
@@ -29,11 +38,24 @@ class Loan(sqlite3.Connection):
     def __init__(self, lender: sqlite3.Connection) -> None:
         self._lender: sqlite3.Connection | None = lender
         self.lock = RLock()  # a thread of the handler may be in the middle of a call when its run ends
+        self._watchers: dict[str, tuple[Any, ...]] = {}
 
     def end(self) -> None:
         """End the loan, as soon as no other thread is in the middle of a call. Idempotent."""
         with self.lock:
+            self.pause()
+            self._watchers = {}
             self._lender = None
+
+    def pause(self) -> None:
+        """Take what the handler watches statements with from the connection, for statements of the engine."""
+        for name in self._watchers:
+            getattr(self._lender, name)(*_NO_WATCHER[name])
+
+    def resume(self) -> None:
+        """End the pause."""
+        for name, given in self._watchers.items():
+            getattr(self._lender, name)(*given)
 
     def lender(self) -> sqlite3.Connection:
         """The connection; to be asked for, and used, under `lock`.
@@ -78,19 +100,53 @@ class Loan(sqlite3.Connection):
 
     __call__ = _passed_on("__call__")
     backup = _passed_on("backup")
-    create_aggregate = _passed_on("create_aggregate")
-    create_collation = _passed_on("create_collation")
-    create_function = _passed_on("create_function")
-    create_window_function = _passed_on("create_window_function")
-    enable_load_extension = _passed_on("enable_load_extension")
     getlimit = _passed_on("getlimit")
     iterdump = _passed_on("iterdump")
-    load_extension = _passed_on("load_extension")
     serialize = _passed_on("serialize")
     set_authorizer = _passed_on("set_authorizer")
-    set_progress_handler = _passed_on("set_progress_handler")
-    set_trace_callback = _passed_on("set_trace_callback")
-    setlimit = _passed_on("setlimit")
+
+    def _made(call: str) -> Any:  # type: ignore[misc]  # noqa: N805 - makes methods of this class
+        def method(self: Loan, name: str, /, *args: Any, **options: Any) -> Any:
+            with self.lock:
+                if str(name).lower() in _ENGINES_OWN:
+                    raise _stays(f"{call}({name!r:.40}, ...)")
+                return getattr(self.lender(), call)(name, *args, **options)
+
+        method.__name__ = call
+        method.__doc__ = f"As `sqlite3.Connection.{call}`, but not in place of what SQLite has and the engine uses."
+        return method
+
+    create_aggregate = _made("create_aggregate")
+    create_collation = _made("create_collation")
+    create_function = _made("create_function")
+    create_window_function = _made("create_window_function")
+
+    def set_progress_handler(self, progress_handler: Any, n: int) -> None:
+        """As that of `sqlite3.Connection`, until the run ends."""
+        self._watch("set_progress_handler", progress_handler, n)
+
+    def set_trace_callback(self, trace_callback: Any) -> None:
+        """As that of `sqlite3.Connection`, until the run ends."""
+        self._watch("set_trace_callback", trace_callback)
+
+    def _watch(self, name: str, *given: Any) -> None:
+        with self.lock:
+            getattr(self.lender(), name)(*given)
+            self._watchers[name] = given
+
+    def _unsuited(call: str) -> Any:  # type: ignore[misc]  # noqa: N805 - makes methods of this class
+        def method(self: Loan, /, *_args: object, **_options: object) -> NoReturn:
+            with self.lock:
+                self.lender()
+            raise _stays(f"{call}()")
+
+        method.__doc__ = "Refused."
+        return method
+
+    enable_load_extension = _unsuited("enable_load_extension")
+    load_extension = _unsuited("load_extension")
+    setconfig = _unsuited("setconfig")
+    setlimit = _unsuited("setlimit")
 
     def interrupt(self) -> None:
         """As that of `sqlite3.Connection`; it does not wait for the call that it interrupts."""
@@ -191,6 +247,14 @@ def _kind(factory: Any) -> Any:
     if factory is sqlite3.Cursor:
         return _Cursor
     return type(factory.__name__, (_Cursor, factory), {})
+
+
+def _stays(call: str) -> errors.UsageError:
+    return errors.UsageError(
+        f"A handler called {call} on ctx.connection.",
+        meaning="It would stay on the connection on which everything else is written. Nothing was changed.",
+        todo="Leave it out, choose another name, or do it on a connection of your own.",
+    )
 
 
 def rolled_back_by_sqlite() -> errors.StorageBusy:
