@@ -213,20 +213,18 @@ def test_others_see_nothing_before_the_commit(shop: OnSqlite) -> None:
     other.close()
 
 
-def test_an_open_cursor_of_the_handler_is_named(shop: OnSqlite) -> None:
+def test_an_open_cursor_of_the_handler_is_closed_and_its_rows_are_kept(shop: OnSqlite) -> None:
     (first, second) = (shop.begin(name) for name in "ab")
     effects = shop.commit.effects(LIMIT_MS)
-    assert shop.finish(effects, shop.perform(effects, "a", *first)) == BOTH
     cursor = effects.open().execute("INSERT INTO booking VALUES ('x'), ('y') RETURNING text")
-    with pytest.raises(errors.UsageError, match="cursor"):
-        effects.finish(shop.settlement(*second, complete()), NOW)
-    with pytest.raises(errors.StorageBusy, match="1 handlers"):  # SQLite could only take back everything
-        effects.commit()
-    cursor.close()
-    assert (shop.rows(), shop.statuses([first[1], second[1]])) == ([], ["in_progress"] * 2)
+    assert cursor.fetchone() == ("x",)
+    assert effects.finish(shop.settlement(*first, complete()), NOW) == BOTH
+    cursor = effects.open().execute("INSERT INTO booking VALUES ('z'), ('w') RETURNING text")
+    assert cursor.fetchone() == ("z",)
+    effects.undo()
     assert shop.finish(effects, shop.perform(effects, "b", *second)) == BOTH
     effects.commit()
-    assert shop.rows() == ["b"]
+    assert shop.rows() == ["b", "x", "y"]
 
 
 def test_a_transaction_that_sqlite_rolled_back_is_told_to_all_who_were_in_it(shop: OnSqlite) -> None:
@@ -360,6 +358,24 @@ def test_a_handler_may_make_functions_but_not_in_place_of_the_engines(shop: OnSq
         with pytest.raises(errors.UsageError, match="everything else is written"):
             refused()
     effects.rollback()
+
+
+def test_a_cursor_with_rows_left_does_not_keep_the_engine_from_writing(shop: OnSqlite, tmp_path: Path) -> None:
+    """It would keep the snapshot of the one connection that writes, which another process's commit then makes useless."""
+    for text in ("a", "b", "c"):
+        shop.engine.write(lambda connection, text=text: shop.insert(connection, text))
+    delivery, hold = shop.begin("a")
+    effects = shop.commit.effects(LIMIT_MS)
+    rows = effects.open().execute("SELECT text FROM booking")
+    assert rows.fetchone() is not None
+    assert effects.finish(shop.settlement(delivery, hold, complete()), NOW) == BOTH
+    effects.commit()
+    other = sqlite3.connect(tmp_path / "shop.db")
+    with other:
+        other.execute("INSERT INTO booking VALUES ('of another process')")
+    other.close()
+    shop.engine.write(lambda connection: shop.insert(connection, "d"))
+    assert len(shop.rows()) == 5
 
 
 def test_a_thread_that_outlives_its_run_hurts_no_other_run(shop: OnSqlite) -> None:

@@ -269,7 +269,7 @@ class SqliteEffects:
 
         Raises:
             TransientError, StorageBusy: as for `open`.
-            UsageError: a message of its outbox cannot be sent, or a cursor of the handler still has rows to return.
+            UsageError: a message of its outbox cannot be sent.
             In all these cases its rows were rolled back.
         """
         try:
@@ -283,7 +283,7 @@ class SqliteEffects:
         try:
             (verdict,) = settle_all_in(connection, self._queues, [settlement], now_ms)
             if verdict.written:
-                _keep(connection)
+                connection.execute(_KEEP)
                 kept = True
         except sqlite3.Error as error:
             raise translate(error, self._engine.path) from error
@@ -299,8 +299,7 @@ class SqliteEffects:
     def undo(self) -> None:
         """Roll back the rows of the current handler; rows of earlier handlers stay. Without a handler it does nothing.
 
-        Where SQLite cannot roll back one handler's rows alone (it has itself rolled back everything, or an open cursor
-        still writes), the whole transaction is rolled back, and the next `commit` raises.
+        Where SQLite has itself rolled back everything, the next `commit` raises.
         """
         self._refused = None
         if self._lent_since_ms is None:
@@ -345,19 +344,6 @@ class SqliteEffects:
             self._connection, self._lent_since_ms, self._kept, self._wakes = None, None, 0, False
         if wakes:
             self._notify()
-
-
-def _keep(connection: LentConnection) -> None:
-    try:
-        connection.execute(_KEEP)
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-            raise
-        raise errors.UsageError(
-            "A cursor of the handler still has rows to return.",
-            meaning="SQLite cannot keep the rows of an INSERT, UPDATE or DELETE ... RETURNING that is not at its end.",
-            todo="Fetch all rows of that cursor, or close it, before the handler returns.",
-        ) from error
 
 
 def _take_back(connection: LentConnection) -> bool:

@@ -14,6 +14,7 @@ import sqlite3
 from functools import cache
 from threading import RLock
 from typing import Any, Final, NoReturn
+from weakref import WeakSet
 
 from onefold import errors
 from onefold.contracts.commit import ends_transaction
@@ -37,12 +38,19 @@ class Loan(sqlite3.Connection):
 
     def __init__(self, lender: sqlite3.Connection) -> None:
         self._lender: sqlite3.Connection | None = lender
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
         self.lock = RLock()  # a thread of the handler may be in the middle of a call when its run ends
         self._watchers: dict[str, tuple[Any, ...]] = {}
 
     def end(self) -> None:
-        """End the loan, as soon as no other thread is in the middle of a call. Idempotent."""
+        """End the loan, as soon as no other thread is in the middle of a call. Idempotent.
+
+        Cursors are closed: one with rows left keeps SQLite's snapshot, and after another process's next commit the
+        connection could write no more.
+        """
         with self.lock:
+            for cursor in self._cursors:
+                sqlite3.Cursor.close(cursor)
             self.pause()
             self._watchers = {}
             self._lender = None
@@ -78,6 +86,7 @@ class Loan(sqlite3.Connection):
         with self.lock:
             made: Any = self.lender().cursor(_kind(factory))
             made.loan = self
+            self._cursors.add(made)
         return made
 
     def execute(self, *args: Any) -> sqlite3.Cursor:
