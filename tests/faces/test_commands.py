@@ -103,6 +103,9 @@ def test_without_words_it_shows_help(shell: Shell) -> None:
         (("serve", "--port", "abc"), "'abc' is not a whole number from 0 to 65535."),
         (("serve", "--port", "70000"), "'70000' is not a whole number from 0 to 65535."),
         (("status", "--colour"), "error: No such option '--colour'.\n"),
+        (("why", "-5u", "shop:app"), "A KEY that begins with - stands behind two of them: onefold why -- KEY"),
+        (("held", "settle", "-5u", "--done"), "onefold held settle -- KEY"),
+        (("dlq", "show", "--x"), "onefold dlq show -- ID"),
         (("status", "--wtch"), "Did you mean '--watch'?"),
         (("dlq", "redrive", "--all", "--rate", "fast"), "'fast' is not a rate"),
         (("dlq", "redrive", "--all", "--rate", "501/s"), "out of range: 1 to 500"),
@@ -656,7 +659,11 @@ def test_the_commands_list_and_give(shell: Shell) -> None:
     assert shell.json("names", "list", "shop:app")["names"][0]["apps"] == ["shop"]
     assert shell("names", "give", "book", "--to", "shop2", "--share", "--app", "shop:app") == (
         "book belongs to shop and shop2.\n"
+        "No worker of an app 'shop2' has run here yet; apps that have: shop.\n"
+        "If that is a slip: onefold names give book --to NAME, before workers are started again.\n"
     )
+    assert shell("names", "give", "--of", "shop2", "--to", "shop", "shop:app").startswith("book belongs to shop.\n")
+    assert "slip" not in shell("names", "give", "book", "--to", "shop", "--app", "shop:app")
     assert "Give names, or --of APP" in shell.fails("names", "give", "--to", "shop2", "--app", "shop:app", code=2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from onefold.admin.settling import HeldSelect
 from onefold.contracts.store import RecordKey
 from tests.faces.conftest import Shell
 from tests.faces.office import Open, Order
+from tests.faces.test_commands import Terminal
 
 
 def hold(there: Open, **orders: str) -> None:
@@ -145,7 +147,7 @@ def test_what_one_word_cannot_settle_is_left_out(there: Open) -> None:
 
 
 @pytest.mark.slow
-def test_as_typed(shell: Shell) -> None:
+def test_as_typed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("c-1", "c-2"):
         shell.send(key, "Nowhere", "charge")
     shell.send("o-1", "Atlantis")
@@ -175,6 +177,12 @@ def test_as_typed(shell: Shell) -> None:
         "held", "settle", "c-1", "shop:app", "--done", "--where", "job=charge", "--yes", code=2
     )
     assert "--done or --not-done" in shell.fails("held", "settle", "shop:app", "--all", code=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdin", Terminal("n\n"))
+        assert f"The same command with --digest {digest} --reason-text TEXT does it" in shell(*every)
+        refused = shell.fails(*every, "--reason-text", "the courier has none of them")
+        assert "charge c-1" in refused
+        assert "Settle 2 operations as not done?" in refused
     assert len(shell.json("held", "list", "shop:app")["held"]) == 2
     said = shell(*every, "--digest", digest, "--reason-text", "the courier has none of them")
     assert "2 operations settled as not done; 2 messages sent back." in said

@@ -94,6 +94,7 @@ def status(session: AdminSession, queue: str | None = None) -> Status:
         *warned.endless([kinds.sources[name] for name in names]),
         *(one.warning for one in stopped if one.flag.queue in names),
         *_paused(session, {one.job for one in found}),
+        *warned.paused_schedules(session, queue),
         *_dead(queues),
         *warned.held_expire(queues),
         *left,

@@ -31,6 +31,8 @@ from onefold.observe.operation_state import QUEUE_RENAMED
 from onefold.observe.readings import rows
 from onefold.observe.wording import age, counted
 from onefold.runner import orphans
+from onefold.schedules.ticks import ScheduleState
+from onefold.schedules.transactions import PREFIX as SCHEDULES
 
 _HELD_EXPIRES_SOON_MS = 3 * limits.DAY_MS  # a person must decide before that, and there are weekends
 _LATE_MS = 10 * limits.SECOND_MS  # a relay takes one second
@@ -57,6 +59,7 @@ class Warning(Struct, frozen=True, kw_only=True):  # noqa: A001 - read as status
         "held-message-gone", "nobody-works",
         "own-dead-letters", "no-job", "no-receiver", "stuck", "settings-differ", "groups-repaired",
         "outbox-refused", "outbox-late", "record-unreadable",
+        "schedule-paused",
     ]  # fmt: skip
     text: str
     todo: str
@@ -68,6 +71,7 @@ class _Repaired(Struct, frozen=True):
     messages: list[str]
 
 
+_schedule_of = reader(ScheduleState, None)
 _repaired_of = reader(_Repaired, None)
 
 
@@ -343,6 +347,23 @@ def repaired(session: AdminSession, queue: str | None) -> list[Warning]:
     )
     todo = f"onefold why {there[0].message_id}" if there else "Check whether their order mattered."
     return [Warning(code="groups-repaired", text=text, todo=todo)]
+
+
+def paused_schedules(session: AdminSession, queue: str | None) -> list[Warning]:
+    """Schedules that a person has paused: they send nothing until somebody resumes them."""
+    names = session.engine.state.names(SCHEDULES) if queue is None else []
+    found = []
+    for name, stored in zip(names, session.engine.state.get(names), strict=True):
+        state = None if stored is None else _schedule_of(stored.value)
+        if state is not None and state.paused_ms is not None and not state.deleted:
+            short = name.removeprefix(SCHEDULES)
+            text = f"Schedule {short} of the app {state.app} is paused for {age(session.now_ms() - state.paused_ms)}."
+            found.append(
+                Warning(
+                    code="schedule-paused", text=text, todo=f"onefold schedule resume {short}   (if it is to go on)"
+                )
+            )
+    return found
 
 
 def outbox(found: OutboxStatus | None) -> list[Warning]:

@@ -128,7 +128,12 @@ def _say_usage(error: click.UsageError, wants_json: bool) -> int:
         near = [one for one in alike if difflib.get_close_matches(word, [one.lstrip("-")])]
         error = click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx)
     where = error.ctx.command_path if error.ctx is not None else "onefold"
-    said = errors.UsageError(" ".join(error.format_message().split()), todo=f"See `{where} --help`.")
+    todo = f"See `{where} --help`."
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        taken = " ".join(str(one.metavar) for one in error.ctx.command.params if isinstance(one, click.Argument))
+        if named := next((name for name in ("KEY", "ID") if name in taken), None):
+            todo += f" A {named} that begins with - stands behind two of them: {where} -- {named}"
+    said = errors.UsageError(" ".join(error.format_message().split()), todo=todo)
     sys.stderr.write(redact.printable(text_of(said)) + "\n")
     if wants_json:
         _write_json(said)

@@ -114,6 +114,10 @@ class Scheduler:
         idle = (name for name in sorted(self._schedules) if not self._agenda.has(PREFIX + name))
         return [name for name in idle if name not in self._paused]
 
+    def paused(self) -> list[str]:
+        """Which schedules a person has paused, sorted; for a scheduler that was started."""
+        return sorted(self._paused)
+
     def run(self, resting: Callable[[], None] | None = None) -> None:
         """Send ticks as they become due, until `stop` is called.
 

@@ -208,9 +208,9 @@ def settle(
     one message is sent back to its queue and runs again; the duplicates are deleted. On a terminal it is shown first, unless
     --hold names the hold that you have seen.
 
-    With --all and no KEY, many are settled in the same way: the command shows them and asks. If nobody can be asked, it
-    changes nothing without --yes, or --digest with the digest that it has shown. An operation that ran again meanwhile is
-    left alone and reported.
+    With --all and no KEY, many are settled in the same way: the command shows them and, with --reason-text, asks. If
+    nobody can be asked, it changes nothing without --yes, or --digest with the digest that it has shown. An operation
+    that ran again meanwhile is left alone and reported.
     """
     if done and not_done:
         raise click.UsageError("--done and --not-done exclude each other. Nothing was changed.")
@@ -269,7 +269,8 @@ def _settle_many(
             meaning="Something was settled, ran again, or was held since. Nothing was changed.",
             todo="Run it again without --digest to see what would be settled.",
         )
-    if not plan.operations or (not yes and digest is None and (render.is_quiet() or not sys.stdin.isatty())):
+    can_ask = reason_text and sys.stdin.isatty() and not render.is_quiet()
+    if not plan.operations or (not yes and digest is None and not can_ask):
         return Answer({"plan": plan}, draw=lambda: _draw_plan(plan, found, reason_text=reason_text))
     if not reason_text:
         raise click.UsageError(

@@ -249,11 +249,22 @@ def give(
         given = f"names ({', '.join(names)}) and --of {of} were" if names else "neither was"
         raise click.UsageError(f"Give names, or --of APP for all names of an app; {given} given.")
     found = target.find(app, url, records=True)
+    known = {app for one in jobs.taken_names(found.session) for app in one.apps}
+    known |= {found.app.name} if found.app is not None else set()
     changed = jobs.give_names(found.session, names, to, of=of, shared=share, reason_text=reason_text)
 
     def show() -> None:
         for one in changed:
             line(f"{one.name} belongs to {' and '.join(one.apps)}.")
+        if to not in known:
+            given = f"--of {to}" if of is not None else " ".join(one.name for one in changed)
+            line(
+                f"No worker of an app {to!r} has run here yet; apps that have: {', '.join(sorted(known)) or 'none'}.",
+                "yellow",
+            )
+            line(
+                f"If that is a slip: onefold names give {given} --to NAME, before workers are started again.", "yellow"
+            )
 
     return Answer({"names": changed}, draw=show)
 

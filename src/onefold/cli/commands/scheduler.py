@@ -40,7 +40,7 @@ class SchedulerReport(Struct, frozen=True, kw_only=True):
     Args:
         sent: how many ticks. runs: their names, with --once. next: what comes next.
         more: how many other schedules have a further tick.
-        ended: schedules that have no further tick.
+        ended: schedules that have no further tick. paused: schedules that a person has paused.
     """
 
     sent: int
@@ -48,6 +48,7 @@ class SchedulerReport(Struct, frozen=True, kw_only=True):
     next: tuple[Upcoming, ...]
     more: int
     ended: tuple[Ended, ...]
+    paused: tuple[str, ...]
 
 
 class _Voice:
@@ -112,7 +113,9 @@ def command(words: tuple[str, ...], once: bool, log: str | None) -> Answer:
     comes = tuple(schedulers.upcoming(scheduler, app.schedules, app.runtime().now_ms(), _SAID))
     more = len(scheduler.next_ticks(len(app.schedules))) - len(comes)
     over = tuple(schedulers.ended(scheduler, app.schedules))
-    report = SchedulerReport(sent=scheduler.sent, runs=tuple(voice.runs), next=comes, more=more, ended=over)
+    report = SchedulerReport(
+        sent=scheduler.sent, runs=tuple(voice.runs), next=comes, more=more, ended=over, paused=tuple(scheduler.paused())
+    )
     return Answer(report, draw=lambda: _draw(report))
 
 
@@ -151,11 +154,13 @@ class _Next:
             render.note(f"{counted(len(self._app.schedules), 'schedule')} on {absolute(self._app.url)}")
             for text in _without_ticks(schedulers.ended(self._scheduler, self._app.schedules)):
                 render.note(text)
+            for text in _paused(self._scheduler.paused()):
+                render.note(text)
         if self._said is None or said[:1] != self._said[:1]:
             for one in comes:
                 render.note(f"next: {_sentence(one)}")
             if not comes:
-                render.note("next: nothing; no schedule has a further tick")
+                render.note(_nothing(self._scheduler.paused()))
         self._said = said
 
 
@@ -171,6 +176,18 @@ def _without_ticks(ended: Sequence[Ended]) -> Iterator[str]:
         yield f"no further tick: {len(ended) - _SAID:,} more"
 
 
+def _paused(paused: Sequence[str]) -> Iterator[str]:
+    """A line for each schedule that sends nothing until somebody resumes it."""
+    for name in paused[:_SAID]:
+        yield f"paused: {name}; onefold schedule resume {name} resumes it"
+    if len(paused) > _SAID:
+        yield f"paused: {len(paused) - _SAID:,} more"
+
+
+def _nothing(paused: Sequence[str]) -> str:
+    return f"next: nothing; {'what has a further tick is paused' if paused else 'no schedule has a further tick'}"
+
+
 def _draw(report: SchedulerReport) -> None:
     line(f"ended: {counted(report.sent, 'tick')} sent")
     for one in report.next:
@@ -179,5 +196,7 @@ def _draw(report: SchedulerReport) -> None:
         line(f"and {report.more:,} more: onefold calendar lists all", "dim")
     for text in _without_ticks(report.ended):
         line(text, "yellow")
+    for text in _paused(report.paused):
+        line(text, "yellow")
     if not report.next:
-        line("next: nothing; no schedule has a further tick", "yellow")
+        line(_nothing(report.paused), "yellow")
