@@ -174,7 +174,7 @@ def test_a_full_disk_takes_nothing_back_and_leaves_no_half(file: Path) -> None:
                 accepted += len(queue.send([Entry(body="x" * 1_000)] * 20))
             except errors.StorageBusy as error:
                 text = str(error)
-        assert "Nothing of this call was stored" in text
+        assert "No part of this call was stored" in text
         assert queue.depth().visible == accepted > 20
         limit_pages(queues, 1_000_000)
         assert len(queue.send([Entry(body="again")])) == 1

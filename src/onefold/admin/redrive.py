@@ -78,7 +78,7 @@ class Tally(Struct, frozen=True, kw_only=True):
 def foresee(
     session: AdminSession, messages: Sequence[Peeked], *, select: Select | None = None, idle: bool = False
 ) -> list[Foreseen]:
-    """What sending each message back would do now; nothing is changed. Arguments as `Redrive`.
+    """What sending each message back would do now; nothing is changed. Arguments as for `Redrive`.
 
     Raises:
         UsageError: what `Redrive` refuses.
@@ -117,7 +117,7 @@ class RedrivePlan(Struct, frozen=True, kw_only=True):
 
 
 def plan(session: AdminSession, select: Select, *, idle: bool = False) -> RedrivePlan:
-    """What sending these back would do; nothing is changed. Arguments and errors as `foresee`.
+    """What sending these back would do; nothing is changed. Arguments and errors as for `foresee`.
 
     Raises:
         NotFoundError: none fits.
@@ -158,7 +158,7 @@ def carry_out(
     stop_after: int = STOP_AFTER_DEFAULT,
     idle: bool = False,
 ) -> Tally:
-    """Send back what a plan names, if sending would still do what it says. Arguments and errors as `Redrive`.
+    """Send back what a plan names, if sending would still do what it says. Arguments and errors as for `Redrive`.
 
     Raises:
         ConflictError: it would not; nothing was sent. UsageError: no reason.

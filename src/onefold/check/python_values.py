@@ -36,7 +36,7 @@ class Value(Struct, frozen=True):
         kind: what it is; `unknown` if that is not certain, but `origins` and `variable` can still be set.
         of: for a constant its value; for something external its dotted name; for a client or resource its service; for a
             function or class its node; for an instance the node or dotted name of its class; for a table or queue its name.
-        module: contains the function, class or call. call: that created a client, an instance and so on.
+        module: contains the function, class or call. call: the call that created a client, an instance and so on.
         origins: what the value certainly contains. variable: the environment variable that it is read from.
     """
 

@@ -413,7 +413,7 @@ def _no_way_out(parcel: Parcel, refused: Refused) -> errors.UsageError:
     return errors.UsageError(
         f"Event {parcel.event.id} cannot be delivered by rule {parcel.rule.name}, nor put into {parcel.rule.dead_letter}: "
         f"{refused.message}",
-        meaning="Nothing of this put was stored.",
+        meaning="No part of this put was stored.",
         todo=f"Make the queue again (`onefold queue apply`), or give rule {parcel.rule.name} another dead_letter.",
     )
 

@@ -336,7 +336,7 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def _declined(self, rest: bytes) -> bytes:
-        """The bytes to parse after a request that offers another protocol, as curl and Java do: it without the offer.
+        """The bytes to parse after a request that offers another protocol, as curl and Java do: it comes without the offer.
 
         The parser stopped after the head, since the bytes after it could belong to the other protocol.
         """

@@ -390,7 +390,7 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
         Alarm(
             name="lease-lost", severity="ticket", of="job",
             condition="events `lease-lost`", threshold="1", clear=_NONE_15, clear_ms=0,
-            meaning="A run lost its lease; somebody else may have run the same operation meanwhile. Nothing of it was "
+            meaning="A run lost its lease; somebody else may have run the same operation meanwhile. None of it was "
             "recorded.",
             causes="A machine that was frozen: full memory, a paused virtual machine, a handler that holds the "
             "interpreter; a store that did not answer for longer than a lease.",

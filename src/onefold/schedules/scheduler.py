@@ -181,7 +181,7 @@ class Scheduler:
         if state is not None and state.app != self._name:
             raise errors.ConflictError(
                 f"Schedule {name} belongs to app {state.app} on {self._engine.url}.",
-                meaning="The keys of their ticks would be the same. Nothing of either was changed.",
+                meaning="The keys of their ticks would be the same. Neither was changed.",
                 todo=f"Give the schedule of app {self._name} another name=.",
             )
 

@@ -93,7 +93,7 @@ class Endpoint:
         return self._serving.clock.now_ms()
 
     def advance(self, by: Duration) -> None:
-        """Move the virtual clock; returns when everything that came due has been done, in the order of time.
+        """Move the virtual clock; returns when everything that came due has been done, earliest first.
 
         Args:
             by: how far, for example `"31m"` or a timedelta.
@@ -247,7 +247,7 @@ def sqs(
         clock: `"virtual"`: time does not move until `advance`; None: real time.
         functions: Lambda functions by name, each as `module:function`.
         faults: faults to inject from the start, in the form of `--fault`.
-        seed: of ids and faults; the same seed and the same calls give the same run.
+        seed: the seed of ids and faults; the same seed and the same calls give the same run.
         recreate_wait: a deleted queue's name becomes free only after 60 s, as on AWS.
         history: how many events are remembered.
         host: the address to listen on; `"0.0.0.0"` lets containers connect.

@@ -160,7 +160,7 @@ def inline(app: App, *, seed: int = 0, start_ms: int = 1_700_000_000_000) -> Ite
     """Open an app on a private engine in memory with a manual clock; afterwards it has its own engine and clock again.
 
     Args:
-        seed: of ids and jitter; the same seed gives the same run.
+        seed: the seed of ids and jitter; the same seed gives the same run.
         start_ms: the clock's first time, in milliseconds since the epoch.
 
     Raises:

@@ -84,7 +84,7 @@ def test_the_order_of_a_group_survives_an_entry_that_fails(session: rig.HookedSe
     answers = fifo.send(entries + later)
     assert answers[0] == Refused("Bad", "no")
     assert isinstance(answers[10], Refused)
-    assert "order first" in answers[10].message
+    assert "the group keeps its order" in answers[10].message
     assert bodies(fifo) == [f"other-{n}" for n in range(10)]
 
 

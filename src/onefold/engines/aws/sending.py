@@ -339,7 +339,7 @@ def deliver(
         accepted: called with each index as soon as SQS has accepted the message, even if an error follows.
 
     Raises:
-        as `send`.
+        as for `send`.
     """
     url = catalogue.url(name)
 
@@ -382,7 +382,8 @@ def deliver(
 
 def _behind(failure: FailedEntry) -> Refused:
     return Refused(
-        _BEHIND, f"An earlier message of its group was not accepted ({failure.code}), so it was not sent: order first."
+        _BEHIND,
+        f"An earlier message of its group was not accepted ({failure.code}), so it was not sent: the group keeps its order.",
     )
 
 

@@ -208,7 +208,7 @@ class RecordChanger:
             if refused > REFUSALS_MAX * len(steps):
                 raise errors.TransientError(
                     f"Others changed a record {REFUSALS_MAX} times, each time before this change could be applied.",
-                    meaning="Nothing of this step was written.",
+                    meaning="No part of this step was written.",
                     todo="Try again.",
                 )
         return [answers[number] for number in range(len(steps))]

@@ -186,7 +186,7 @@ class OpenFile:
             if version > latest():
                 return errors.StorageError(
                     f"{self._path} has schema version {version} now; this process knows versions up to {latest()}.",
-                    meaning="A newer onefold has changed the file meanwhile. Nothing of this call was stored.",
+                    meaning="A newer onefold has changed the file meanwhile. No part of this call was stored.",
                     todo="Restart this process, with the version of onefold that the other processes on this file use.",
                 )
         return translate(error, self._path)
@@ -209,7 +209,7 @@ class OpenFile:
         if self._damage is not None:
             raise errors.StorageError(
                 f"{self._path} or its log was found damaged by an earlier call of this process: {self._damage}.",
-                meaning="Nothing of this call was stored.",
+                meaning="No part of this call was stored.",
                 todo="Stop every process that uses it and restore a copy; `sqlite3 FILE .recover` may save what is in it.",
             )
 
@@ -489,7 +489,7 @@ class Space:
         if room < needed:
             raise DiskFull(
                 f"{self._path} takes no more messages or guarded calls: {room // 1024:,} KiB are left for it.",
-                meaning=f"Nothing of this call was stored. {needed // 1024:,} KiB are kept for finishing the {messages:,} "
+                meaning=f"No part of this call was stored. {needed // 1024:,} KiB are kept for finishing the {messages:,} "
                 "messages that are there.",
                 todo="Free space on the disk or enlarge it; or let workers finish what is in the file. The records "
                 "that they write for it stay until they expire.",

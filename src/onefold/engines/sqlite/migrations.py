@@ -71,7 +71,7 @@ def _refuse_altered(path: str, connection: sqlite3.Connection) -> None:
                 f"{path} has a {kind} {name!r:.100}"
                 + (f" on {table}" if kind == "trigger" else "")
                 + ", which is not onefold's.",
-                meaning="Another program has changed the file. Nothing of it was read, and nothing was changed.",
+                meaning="Another program has changed the file. Nothing in it was read or changed.",
                 todo="Restore a copy, or remove what was added.",
             )
 

@@ -53,8 +53,8 @@ def inside_transaction(path: str) -> errors.UsageError:
     """The error when a transactional handler's own thread writes to its file through another connection."""
     return errors.UsageError(
         f"A transactional handler called something that writes to {path} through a connection of its own.",
-        meaning="The handler's transaction has the file until it returns, so the call would wait for itself. Nothing of "
-        "the call was written.",
+        meaning="The handler's transaction has the file until it returns, so the call would wait for itself. No part "
+        "of the call was written.",
         todo="In the handler write with ctx.connection and send with ctx.send. What uses another app or store (a function "
         "under @onefold.once, too) needs a file of its own there, or a handler that is not transactional.",
     )
@@ -86,13 +86,13 @@ def translate(error: BaseException, path: str) -> BaseException:
     if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHORT_READ:
         return errors.StorageError(
             f"{path} or its log is shorter than it was: {error}.",
-            meaning="Another program has cut or overwritten it. Nothing of this call was stored.",
+            meaning="Another program has cut or overwritten it. No part of this call was stored.",
             todo="Stop every process that uses the file and restore a copy; `sqlite3 FILE .recover` may save what is in it.",
         )
     if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         return DiskFull(
             f"{path} could not be written: {error}.",
-            meaning="Nothing of this call was stored; what was accepted before is safe.",
+            meaning="No part of this call was stored; what was accepted before is safe.",
             todo="Free space on the disk or enlarge it. Workers continue while they can; their records of finished "
             "work stay until they expire, and may take more space than the messages gave back.",
         )

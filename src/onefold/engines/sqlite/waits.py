@@ -116,7 +116,7 @@ def put_off_scheduled_in(connection: sqlite3.Connection, row: QueueRow, number: 
 def _later_ms(
     row: QueueRow, meta: MessageMeta, sent_at_ms: int, visible_at_ms: int, now_ms: int, *, has_due: bool
 ) -> int:
-    """How much later a message is to be received that would be received now; 0: its time has come.
+    """How much later to deliver a message that would be received now; 0: its time has come.
 
     Args:
         has_due: it was accepted before it is due, counts as sent when it is due, and has no place in a group yet.

@@ -283,7 +283,7 @@ class DynamoEffects:
                     return True
         raise errors.TransientError(
             f"The transaction of {hold.key.job} {hold.key.key!r} was cancelled by others at every try.",
-            meaning="Nothing of it was written.",
+            meaning="No part of it was written.",
             todo="Let fewer jobs write the same item at the same time.",
         )
 
@@ -347,7 +347,7 @@ def _unmet(number: int, action: Mapping[str, Any]) -> errors.PermanentError:
     ((_, request),) = action.items()
     return errors.PermanentError(
         f"The condition of {_named(number, action)} did not hold: {request.get('ConditionExpression')}.",
-        meaning="Nothing of the transaction was written: neither the handler's own items nor its completion.",
+        meaning="No part of the transaction was written: neither the handler's own items nor its completion.",
         todo="If that condition may fail in the normal course, raise TransientError or return a result instead.",
     )
 
