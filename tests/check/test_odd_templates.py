@@ -47,6 +47,34 @@ def look(document: Document) -> int:
     return sum(len(list(rule.find(model))) for rule in RULES if rule.find is not None)
 
 
+AS_TEXT: Final = frozenset(
+    [
+        "AssumeRolePolicyDocument",
+        "DefinitionString",
+        "EventPattern",
+        "FilterPolicy",
+        "Input",
+        "Pattern",
+        "PolicyDocument",
+        "RedriveAllowPolicy",
+        "RedrivePolicy",
+        "SendMessage",
+    ]
+)
+
+
+@pytest.mark.parametrize("deep", ["[" * 100_000, '{"a":' * 900 + "1" + "}" * 900, "[" * 900 + "]" * 900])
+def test_json_that_is_nested_too_deep_in_a_text_is_refused_or_not_known(deep: str) -> None:
+    seen = set()
+    for file in CORPUS:
+        document = read_document(file)
+        for path in [one for one in places(document.data) if one and one[-1] in AS_TEXT]:
+            seen.add(path[-1])
+            with suppress(OnefoldError):
+                look(Document(document.file, changed(document.data, path, deep), {}, document.spans, document.text))
+    assert len(seen) >= 6
+
+
 @pytest.mark.parametrize("file", CORPUS, ids=lambda one: one.name)
 def test_an_odd_value_in_any_place_raises_nothing_else_than_a_refusal(file: Path) -> None:
     document = read_document(file)

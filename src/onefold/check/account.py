@@ -11,7 +11,6 @@ IAM and KMS: actions List*, Get* and Describe*.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -22,6 +21,7 @@ from botocore.parsers import ResponseParserError
 from msgspec import Struct
 
 from onefold.check.collect_queue import QUEUE_ATTRIBUTES, QUEUE_DOCUMENTS
+from onefold.check.documents import json_of
 from onefold.check.facts import Document, PropertyPath, Span, Unresolved
 from onefold.check.model import HELD_TAG
 from onefold.engines.aws.session import Session, aws_errors
@@ -177,8 +177,8 @@ def _name(arn: str) -> str:
 
 def _json(text: Any) -> Any:
     try:
-        return json.loads(text)
-    except (TypeError, ValueError, RecursionError):
+        return json_of(text)
+    except ValueError:
         return None
 
 

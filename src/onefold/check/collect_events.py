@@ -10,10 +10,10 @@ Scheduler's own pages give only the ranges of its settings; its defaults here ar
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+from onefold.check.documents import json_of
 from onefold.check.facts import (
     BusFacts,
     ResourceFacts,
@@ -172,8 +172,8 @@ def _subscription(
 def _policy(value: Any) -> dict[str, Any] | Unresolved:
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
+            value = json_of(value)
+        except ValueError:
             return Unresolved("it is not JSON")
     if why := why_not(value):
         return why

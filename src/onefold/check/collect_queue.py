@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from onefold.check.documents import json_of
 from onefold.check.facts import PolicyFacts, QueueFacts, RedriveFacts, Unresolved
 from onefold.check.intrinsics import text_of, whole_number, why_not
 from onefold.check.scope import Properties
@@ -80,7 +81,7 @@ def _document(properties: Properties, key: str) -> dict[str, Any] | None:
     value = properties.get(key)
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = json_of(value)
         except ValueError:
             properties.refuse(key, "not JSON")
             return None

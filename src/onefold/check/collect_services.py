@@ -8,7 +8,6 @@ Sources: CloudFormation template reference of each type; SAM developer guide, AW
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 
 from onefold.check.collect_events import shared
 from onefold.check.collect_function import on_failure_of
-from onefold.check.documents import read_document
+from onefold.check.documents import json_of, read_document
 from onefold.check.facts import (
     AlarmFacts,
     InvokeConfigFacts,
@@ -55,8 +54,8 @@ def _definition(properties: Properties) -> ResourceSetting[dict[str, Any]]:
         if name == "DefinitionUri" and isinstance(value, str):
             value = read_document(Path(scope.document.file).parent / value).data
         elif isinstance(value, str):
-            value = json.loads(value)
-    except (OnefoldError, ValueError, RecursionError, OSError) as error:
+            value = json_of(value)
+    except (OnefoldError, ValueError, OSError) as error:
         return scope.document.setting(at, None, f"it cannot be read: {error!s:.200}")
     if isinstance(value, dict):
         return scope.document.setting(at, value)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
+from onefold.check.documents import json_of
 from onefold.check.facts import (
     KeyFacts,
     ResourceSetting,
@@ -279,7 +280,7 @@ def _texts(value: Any) -> set[str]:
     """The texts that a pattern compares with; a pattern may be JSON text itself."""
     if isinstance(value, str):
         try:
-            parsed = json.loads(value)
+            parsed = json_of(value)
         except ValueError:
             return {value}
         return {value} if isinstance(parsed, str | int | float) else _texts(parsed)

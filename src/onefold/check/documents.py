@@ -125,6 +125,30 @@ def _no_yaml(path: Path, error: yaml.YAMLError | RecursionError) -> UsageError:
     return UsageError(f"{where} is not YAML: {' '.join(said.split())}.", todo="Correct the line; nothing was read.")
 
 
+def json_of(text: Any) -> Any:
+    """The value of JSON that is a text in a document: a policy, a pattern, a definition.
+
+    Raises:
+        ValueError: it is not JSON, or is nested deeper than a document may be.
+    """
+    try:
+        data = json.loads(text)
+    except (RecursionError, TypeError) as error:
+        raise ValueError(str(error)) from None
+    if _is_too_deep(data):
+        raise ValueError("it is nested too deep")
+    return data
+
+
+def _is_too_deep(data: Any) -> bool:
+    level = [data]
+    for _ in range(DEPTH_MAX):
+        level = [inner for item in level for inner in _inside(item)]
+        if not level:
+            return False
+    return True
+
+
 def _from_json(path: Path, text: str) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -141,11 +165,7 @@ def _from_json(path: Path, text: str) -> Any:
         raise UsageError(f"{path}:{error.lineno} is not JSON: {error.msg}.", todo="Correct the line.") from None
     except (RecursionError, ValueError) as error:
         raise UsageError(f"{path} is not a template: {error}.", todo="Nest less; write long numbers as text.") from None
-    level, depth = [data], 0
-    while level:
-        level = [inner for item in level for inner in _inside(item)]
-        depth += 1
-    if depth > DEPTH_MAX:
+    if _is_too_deep(data):
         raise UsageError(f"{path} is nested deeper than {DEPTH_MAX} levels.", todo="Nest less.")
     return data
 

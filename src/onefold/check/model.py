@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from msgspec import Struct
 
+from onefold.check.documents import json_of
 from onefold.check.facts import (
     BusFacts,
     Document,
@@ -469,8 +470,8 @@ def _of_target(
 def _queue_of_call(target: TargetFacts) -> ResourceSetting[str]:
     """The queue to which Scheduler's universal target sends, from the URL in its input."""
     try:
-        call = json.loads(target.input.value or "")
-    except (TypeError, ValueError):
+        call = json_of(target.input.value or "")
+    except ValueError:
         call = None
     url = call.get("QueueUrl") if isinstance(call, dict) else None
     if not isinstance(url, str) or url.count("/") < 4:

@@ -11,7 +11,6 @@ and `references` has each reference, then its shorter forms.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +19,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from onefold.check.documents import json_of
 from onefold.check.facts import Unresolved
 from onefold.check.files import contents
 from onefold.check.terraform_sources import Written, written_in
@@ -87,8 +87,8 @@ def loaded(path: Path) -> Any:
     """
     raw = contents(path, FILE_BYTES_MAX, todo="Plan a part: terraform plan -target.")
     try:
-        return json.loads(raw)
-    except (ValueError, RecursionError):
+        return json_of(raw)
+    except ValueError:
         return None
 
 

@@ -11,11 +11,11 @@ template reference.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from onefold.check.documents import json_of
 from onefold.check.facts import Document, PropertyPath, Span, Unresolved
 from onefold.check.terraform_plan import (
     ABSENT,
@@ -86,8 +86,8 @@ def _json_with_gaps(parts: Sequence[Any]) -> Any:
     )
     text = re.sub(rf"([:\[,]\s*)({_GAP.pattern})(?=\s*[,\]}}])", r'\1"\2"', text)  # a number, or a whole value
     try:
-        return _filled(json.loads(text), parts)
-    except (ValueError, RecursionError):
+        return _filled(json_of(text), parts)
+    except ValueError:
         return Perhaps((), "a text whose known parts are not JSON")
 
 
@@ -282,8 +282,8 @@ class _Writer:
         if not isinstance(value, str):
             return self._value(value)
         try:
-            return self._value(json.loads(value))
-        except (ValueError, RecursionError):
+            return self._value(json_of(value))
+        except ValueError:
             return value
 
     def _reference(self, target: PlanTarget) -> Any:

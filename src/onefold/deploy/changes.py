@@ -360,7 +360,7 @@ def read_template(text: str | Mapping[str, Any], stack: str) -> Mapping[str, Any
         return text
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise errors.UsageError(
