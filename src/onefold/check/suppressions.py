@@ -44,18 +44,24 @@ class Suppression(Struct, frozen=True, kw_only=True):
     lines: tuple[int, ...] = ()
     resource: str = ""
 
-    def is_of(self, finding: Finding) -> bool:
-        """Whether it is for a finding."""
-        if finding.rule != self.rule:
-            return False
+    def places(self) -> Iterator[tuple[Any, ...]]:
+        """What it is for: a rule with a file and a line, or with a resource; or a rule alone, if its resource has a star."""
         if self.lines:
-            return finding.source.file == self.source.file and finding.source.start_line in self.lines
+            for line in self.lines:
+                yield self.rule, self.source.file, line
+        elif "*" in self.resource:
+            yield (self.rule,)
+        else:
+            yield self.rule, self.resource
+
+    def matches(self, resource: str) -> bool:
+        """Whether its pattern is for this resource; True if it has none."""
         if "*" not in self.resource:
-            return finding.resource == self.resource
+            return True
         pattern = self.resource.replace("[", "[[]").replace(
             "?", "[?]"
         )  # only the star is special; addresses have brackets
-        return fnmatchcase(finding.resource, pattern)
+        return fnmatchcase(resource, pattern)
 
     def fault(self, today: date) -> str:
         """Why it suppresses nothing; "" if it does suppress findings."""
@@ -75,8 +81,17 @@ class Suppressions:
 
     def __init__(self, today: date, configured: Iterable[Suppression]) -> None:
         self._today = today
-        self._all: dict[Suppression, None] = dict.fromkeys(configured)
+        self._all: dict[Suppression, int] = {}  # with their order
+        self._at: dict[tuple[Any, ...], list[Suppression]] = {}
         self._used: set[Suppression] = set()
+        for one in configured:
+            self._add(one)
+
+    def _add(self, one: Suppression) -> None:
+        if one not in self._all:
+            self._all[one] = len(self._all)
+            for place in one.places():
+                self._at.setdefault(place, []).append(one)
 
     def add_text(self, file: str, text: str) -> None:
         """The suppressions in the comments of a file."""
@@ -92,7 +107,7 @@ class Suppressions:
                         source=FindingSource(file, number, match.start() + 1, number, match.end() + 1),
                         lines=(number, number + 1) if is_alone else (number,),
                     )
-                    self._all[one] = None
+                    self._add(one)
 
     def add_metadata(self, document: Document) -> None:
         """The suppressions in the metadata of a document's resources."""
@@ -110,6 +125,8 @@ class Suppressions:
                         self._add_metadata(one, source, str(name))
 
     def _add_metadata(self, one: Mapping[str, Any], source: FindingSource, resource: str) -> None:
+        if "*" in resource:
+            return  # no resource of a template is called so; only the configuration has patterns
         until = one.get("until")
         made = Suppression(
             rule=str(one.get("id")),
@@ -118,12 +135,17 @@ class Suppressions:
             source=source,
             resource=resource,
         )
-        self._all[made] = None
+        self._add(made)
 
     def applied(self, finding: Finding) -> Finding:
         """A finding with the reason of the first suppression that is for it."""
-        for one in self._all:
-            if one.is_of(finding) and not one.fault(self._today):
+        places = (
+            (finding.rule, finding.source.file, finding.source.start_line),
+            (finding.rule, finding.resource),
+            (finding.rule,),
+        )
+        for one in sorted((one for place in places for one in self._at.get(place, ())), key=self._all.__getitem__):
+            if one.matches(finding.resource) and not one.fault(self._today):
                 self._used.add(one)
                 return replace(finding, suppressed=one.reason)
         return finding
