@@ -105,7 +105,7 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
 @pytest.mark.slow
 def test_the_tutorials_test_passes(tmp_path: Path) -> None:
     write_files("docs/tutorial.md", tmp_path)
-    assert "1 passed" in shell("python -m pytest -q -p no:cacheprovider test_shop.py", tmp_path)
+    assert "2 passed" in shell("python -m pytest -q -p no:cacheprovider test_shop.py test_payout.py", tmp_path)
 
 
 @pytest.mark.slow

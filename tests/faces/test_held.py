@@ -92,7 +92,7 @@ def test_what_is_done_is_not_settled_as_not_done_and_the_way_on_is_said(there: O
 
 def test_a_result_that_does_not_fit_changes_nothing_and_says_so(there: Open) -> None:
     park(there)
-    with pytest.raises(onefold.errors.PayloadError, match="--result is not what pay returns") as caught:
+    with pytest.raises(onefold.errors.PayloadError, match="The result is not what pay returns") as caught:
         held.settle(there.session, "p-1", done=True, result="[1]")
     assert caught.value.meaning.endswith("Nothing was changed.")
     assert "Send" not in caught.value.todo
@@ -222,7 +222,7 @@ def test_a_held_call_is_settled_with_what_it_returned(there: Open) -> None:
     bare = there.without_app()
     with pytest.raises(onefold.errors.UsageError, match=r"what it returned is missing.*--result"):
         held.settle(bare, "k 1", done=True)
-    with pytest.raises(onefold.errors.UsageError, match=r"--result is not JSON.*Text needs quotes of its own"):
+    with pytest.raises(onefold.errors.UsageError, match=r"The result is not JSON.*Text needs quotes of its own"):
         held.settle(bare, "k 1", done=True, result='"oops')
     held.settle(bare, "k 1", done=True, result="null")  # meant so, and wrong
     with pytest.raises(

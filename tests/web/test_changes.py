@@ -234,6 +234,24 @@ def test_a_result_that_does_not_fit_is_refused_and_nothing_is_settled(there: Ope
     assert there.session.engine.records.find("p-1")[0].parked
 
 
+def test_a_refused_form_comes_again_with_what_was_typed(there: Open, reader: Reader) -> None:
+    for key in ("p-1", "p-2"):
+        park(there, key)
+    typed = [("done", "yes"), ("result", "<ref-1>"), ("why", 'the bank\'s "yes"')]
+    got = reader.post("/held/settle", [op(there, "p-1"), op(there, "p-2"), *typed])
+    assert "The result is not JSON" in got.words
+    assert "Settle 2" in got.words
+    assert "&lt;ref-1&gt;</textarea>" in got.text
+    assert 'value="yes" required checked' in got.text
+    form = hidden(got)
+    assert 'value="the bank&#39;s &#34;yes&#34;"' in got.text
+    done = reader.post(
+        "/held/settle", [*form, ("done", "yes"), ("result", '{"label":"x"}'), ("why", "the bank says so")]
+    )
+    assert done.words.count("settled as done") == 2
+    assert "Did the effect happen?" not in done.words
+
+
 @pytest.mark.parametrize(
     "fields",
     [

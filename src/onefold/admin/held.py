@@ -442,18 +442,19 @@ def _result(session: AdminSession, name: str, key: str, result: str | None, *, n
     except errors.PayloadError as error:
         reason = error.what.removeprefix("The payload is not JSON: ")
         raise errors.UsageError(
-            f"--result is not JSON: {reason}",
+            f"The result is not JSON: {reason}",
             meaning=f"It is {result!r:.60}. Nothing was changed.",
-            todo="Text needs quotes of its own: --result '\"label-17\"'. Numbers, null, {...} and [...] need none.",
+            todo='Text needs quotes of its own, "label-17", and in a shell others around them: --result \'"label-17"\'. '
+            "Numbers, null, {...} and [...] need none.",
         ) from None
     if job is not None:
         try:
             job.rules.payload.decode_result(stored)
         except errors.PayloadError as error:
             raise errors.PayloadError(
-                f"--result is not what {name} returns: {error.what}",
+                f"The result is not what {name} returns: {error.what}",
                 meaning=f"{error.meaning} Nothing was changed.".strip(),
-                todo="Give --result the JSON that the job's return type says.",
+                todo="Give the JSON that the job's return type says.",
             ) from None
     return stored
 

@@ -326,14 +326,16 @@ def _judged(view: View) -> list[_Judged]:
 
 
 def _settle_page(view: View, judged: Sequence[_Judged], outcomes: Sequence[Settling] = ()) -> Shown:
+    """What came of a form, and a form for those that are judged, with what was typed before."""
     wanted = set(judged)
     held = [
         one for one in holding.listed(view.session) if wanted and (one.job, one.tenant, one.key, one.hold) in wanted
     ]
     value: dict[str, Any] = {"held": held, "outcomes": outcomes}
     return Shown(
-        template="settle.html", title="Settle", value=value, more={"ops": [("op", name_of(one)) for one in held]}
-    )
+        template="settle.html", title="Settle", value=value,
+        more={"ops": [("op", name_of(one)) for one in held], "typed": view.request.form if outcomes else {}},
+    )  # fmt: skip
 
 
 def settle(view: View) -> Shown:
@@ -349,7 +351,9 @@ def settle(view: View) -> Shown:
         )
     reason, done = reason_of(view), form["done"] == "yes"
     result = (form.get("result", "").strip() or None) if done else None
-    return _settle_page(view, (), [_settled(view, one, done=done, result=result, reason=reason) for one in judged])
+    outcomes = [_settled(view, one, done=done, result=result, reason=reason) for one in judged]
+    again = [one for one, came in zip(judged, outcomes, strict=True) if came.outcome == "refused"]
+    return _settle_page(view, again, outcomes)
 
 
 def _settled(view: View, judged: _Judged, *, done: bool, result: str | None, reason: str) -> Settling:
