@@ -54,18 +54,24 @@ def test_a_step_that_nobody_noticed_is_seen_by_who_comes_next(tmp_path: Path, by
 
 @pytest.mark.parametrize("second_ms", [2_000, -2_000, 70_000, -70_000, 2 * HOUR_MS, -2 * HOUR_MS])
 @pytest.mark.parametrize("first_ms", [HOUR_MS, -HOUR_MS])
+@pytest.mark.parametrize("row_age_ms", [30_000, HOUR_MS])
+@pytest.mark.parametrize("has_looked", [False, True])
 def test_a_step_while_a_process_opens_the_file_leaves_the_time_of_the_others(
-    tmp_path: Path, first_ms: int, second_ms: int
+    tmp_path: Path, first_ms: int, second_ms: int, row_age_ms: int, has_looked: bool
 ) -> None:
     machine = Machine()
     other = opened(tmp_path / "a.db", SteadyClock(machine))
     machine.set_ms += first_ms
     other.database.write(lambda connection: None)
-    machine.at_ms += 30_000
+    machine.at_ms += row_age_ms
+    other.database.write(lambda connection: None)
     clock = SteadyClock(machine)
     machine.set_ms += second_ms
-    clock.now_ms()
+    if has_looked:
+        clock.now_ms()
+    before_ms = other.database.clock.now_ms()
     engines = [other, opened(tmp_path / "a.db", clock), opened(tmp_path / "a.db", SteadyClock(machine))]
+    assert clock.now_ms() == pytest.approx(before_ms, abs=10)
     for _ in range(4):
         times_ms = [engine.database.clock.now_ms() for engine in engines]
         assert max(times_ms) - min(times_ms) <= 1_000

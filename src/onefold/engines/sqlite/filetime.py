@@ -203,8 +203,9 @@ class FileTime:
         """Continue from the time in the row; returns by how much the wall clock was set forward since."""
         clock = self._clock
         step_ms = row.step_ms(clock)
-        if not is_step(step_ms, clock.monotonic_ms() - row.at_ms):
-            step_ms = 0
+        # However old the row is: if this process has noticed a step, it is not drift.
+        passed_ms = 0 if self._steps_noted != clock.count_steps() else clock.monotonic_ms() - row.at_ms
+        step_ms = step_ms if is_step(step_ms, passed_ms) else 0
         clock.adopt(Offset(row.by_ms, row.at_ms), row.jumps, row.undo_ms, step_ms)
         self._known = (row,)
         return step_ms
