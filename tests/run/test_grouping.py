@@ -254,6 +254,31 @@ def test_who_is_done_does_not_wait_for_slow_siblings() -> None:
         assert seen == [["completed"]]
 
 
+def test_a_job_with_a_slow_run_now_and_then_does_not_keep_the_transaction_of_others_open() -> None:
+    """Its last runs were quick, so they say nothing of the next one."""
+    books = Books()
+    seen: list[list[str | None]] = []
+
+    def slow(order: Order, ctx: onefold.Context) -> None:
+        seen.append(statuses(bench, "o-1", "o-3"))
+        bench.clock.advance(900)
+
+    books.acts["o-2"] = books.acts["o-4"] = slow
+    with opened(books.app) as bench:
+        books.send("o-1", "o-2", "o-3", "o-4", "o-5")
+        process, runs = started(bench)
+        process.grouper.perform(runs[:1])
+        process.grouper.perform(runs[1:])
+        assert seen == [["completed", "in_progress"], ["completed", "completed"]]
+        bench.clock.advance(11 * 60_000)
+        books.send(*(f"p-{number}" for number in range(3)))
+        runs = process.begin()
+        del process.calls[:]
+        process.grouper.perform(runs)  # together again
+        assert [verb for verb in process.calls if verb != "state.get"] == ["commit.effects"]
+        assert statuses(bench, "p-0", "p-1", "p-2") == ["completed"] * 3
+
+
 def test_a_commit_that_fails_lets_all_of_it_run_again() -> None:
     books = Books()
     with opened(books.app) as bench:

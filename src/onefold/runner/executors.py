@@ -28,6 +28,7 @@ from msgspec import Struct
 from onefold import errors
 from onefold.contracts.store import Complete
 from onefold.interrupts import let_through
+from onefold.limits import MINUTE_MS
 from onefold.record import attempt as script
 from onefold.record.delivery import LeaseGone, Outcome
 from onefold.runner.execution import LaneReport, Unit
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 GROUP_MS: Final = 5  # how long the handlers of one group should take together
 COMMIT_WITHIN_MS: Final = 5  # how long a finished run waits at most for the others of its group
 EFFECT_LIMIT_MS: Final = 1_000  # how long a handler's transaction may block the file's other writers
+_SLOW_MS: Final = 100  # ours: a run that takes so long, in the open transaction of others, is felt by the other writers
+_WARY_MS: Final = 10 * MINUTE_MS  # ours: for how long its job's runs begin only when what is finished is committed
 
 
 class Threads:
@@ -124,6 +127,7 @@ class Grouper:
         self._runner = runner
         self._clock = runner.clock
         self._quick: set[str] = set()  # jobs whose last run ended before the rest of its group had to be committed
+        self._wary_until_ms: dict[str, int] = {}  # of jobs that had a slow run, which the last one says nothing of
 
     def perform(self, runs: Sequence[Execution]) -> list[Execution]:
         """Perform and finish runs in order. Returns the runs that waited behind them and are ready now."""
@@ -140,7 +144,7 @@ class Grouper:
         waiting: list[Execution] = []
         since_ms = self._clock.monotonic_ms()
         for run in runs:
-            if effects is not None and waiting and run.job.name not in self._quick:
+            if effects is not None and waiting and self._may_be_slow(run.job.name):
                 # The open transaction locks the file; a handler that may be slow must not block the other writers.
                 ready.extend(self._finish(waiting, effects))
                 waiting, since_ms = [], self._clock.monotonic_ms()
@@ -148,6 +152,8 @@ class Grouper:
             self._runner.perform(run)
             waiting.append(run)
             (self._quick.add if run.took_ms < COMMIT_WITHIN_MS else self._quick.discard)(run.job.name)
+            if run.took_ms >= _SLOW_MS:
+                self._wary_until_ms[run.job.name] = self._clock.monotonic_ms() + _WARY_MS
             if run.effects is not None:
                 self._keep_or_undo(run, run.effects)
             if self._clock.monotonic_ms() - since_ms >= COMMIT_WITHIN_MS:
@@ -155,6 +161,9 @@ class Grouper:
                 waiting, since_ms = [], self._clock.monotonic_ms()
         ready.extend(self._finish(waiting, effects))
         return ready
+
+    def _may_be_slow(self, job: str) -> bool:
+        return job not in self._quick or self._clock.monotonic_ms() < self._wary_until_ms.get(job, 0)
 
     def _effects(self, runs: Sequence[Execution]) -> EffectTransaction | None:
         if self._runner.backend.effects is None or all(run.job.policy.effect != "transactional" for run in runs):
