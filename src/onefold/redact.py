@@ -27,11 +27,11 @@ _NAME_CHARS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345
 # pattern examines a bounded number of characters.
 _SENSITIVE: Final = (
     r"(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|(?:access|account)[-_]?key|private[-_]?key|signature|credential"
-    r"|(?<![a-z0-9])(?:pass|pw|sig|auth))"
+    r"|(?<![a-z0-9])(?:pass|pw|sig|auth)|(?-i:(?<=[a-z0-9])Pass(?![a-z])))"
 )
 _DATABASE: Final = r"(?:rediss?|postgres(?:ql)?|mysql|mongodb|amqps?)(?:\+\w{1,20})?"
 _NO_PORT: Final = r"(?!\d{1,5}[.:]?(?:[\s/?,;'\")\]}>]|&\w{1,30}=|$))"
-_HINT: Final = rf"(?i)@|:\\{{0,4}}/|//|cookie|%(?:25)?3a%(?:25)?2f%(?:25)?2f|identified by|{_SENSITIVE}"
+_HINT: Final = rf"(?i)@|:\\{{0,4}}/|//|cookie|%(?:25)?3a%(?:25)?2f%(?:25)?2f|identified by|\[parameters: |{_SENSITIVE}"
 # A URL ends at white space, quotes of code or prose, or a bracket of <...>; a login before its `@` can contain quotes.
 _URL: Final = r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30})(://)((?:[^\s@,]{1,256}@)?[^\s\"'<>`]+)"
 # A password can even contain spaces, if what follows the colon is not a port.
@@ -63,9 +63,11 @@ _ENCODED_URL: Final = r"(?i)(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{1,30}%(?:25)?3a%(?:
 # them into brackets: password1=, user[password]=.
 _AUTH: Final = r"(?:bearer|basic|token|digest|negotiate|apikey)"
 _FIELD: Final = (
-    rf"(?i)({_SENSITIVE}(?:s|[-_]?(?:key|id|value|hash|string|confirmation))?\d{{0,3}})"
-    r"((?:\[\w{0,20}\])?\\{0,8}['\"]?(?:(?:\]|%5d)(?=[ \t]{0,4}=))?[ \t]{0,4}(?:=>?|:(?!//))[ \t]{0,4}|>(?=[^\s<>=])"
-    r"|\\{0,8}['\"],[ \t]{0,4}(?=b?\\{0,8}['\"]))"
+    rf"(?i)({_SENSITIVE}(?:s|[-_]?(?:key(?:_base)?|id|value|hash|string|confirmation))?\d{{0,3}}"
+    r"(?:_{1,2}[a-z]?\d{1,4}){0,2})"  # SQLAlchemy's names of parameters: password_1, password_m0, password__1
+    r"((?:\[\w{0,20}\])?\\{0,8}['\"]?(?:(?:\]|%5d)(?=[ \t]{0,4}=))?[ \t]{0,4}(?:=>?|:(?!//))[ \t]{0,4}|"
+    r"(?:[ \t]{1,4}[\w:.-]{1,40}=(?:\"[^\"<>\n]{0,100}\"|'[^'<>\n]{0,100}')){0,5}>(?=[^\s<>=])|"
+    r"\\{0,8}['\"],[ \t]{0,4}(?=b?\\{0,8}['\"]))"
     # Quotes that are escaped (a repr of a repr) or never close (a text that was cut): the rest of the line.
     r"((?:'''|\"\"\")(?s:.{0,2048}?(?:'''|\"\"\")|.{0,2048})|b?'(?:[^'\\\n]|\\{1,8}+.){0,2048}'|b?\"(?:[^\"\\\n]|\\{1,8}+.){0,2048}\""
     r"|b?\\{0,8}['\"].{1,8192}|\[[^\]\n]{1,2048}\]?|\{[^}\n]{1,2048}\}?|[\w.]{0,60}\([^)\n]{1,2048}\)?"
@@ -83,6 +85,8 @@ _CONSTRAINT: Final = (
     rf"(?i)(\bkey \([^()\n]{{0,512}}?{_SENSITIVE}[^()\n]{{0,512}}\)=\()"
     r"(?:.{1,2048}?(?=\) (?:already|is|conflicts)\b)|.{1,8192})"
 )
+# SQLAlchemy's errors: the values of a statement, of which those in a tuple have no names.
+_SQL_PARAMETERS: Final = r"(\[parameters: )[^\n]*"
 _SQL_LOGIN: Final = r"(?i)\b((?:password|identified by)[ \t]{1,4})[en]?'[^'\n]{1,2048}'?"
 # Names of errors that end in a sensitive word, as in "ExpiredToken: no".
 _ERROR_NAME: Final = (
@@ -190,6 +194,7 @@ def _masked(text: str, levels: int) -> str:
         text = re.sub(_ENCODED_URL, lambda found: _masked_inside(found[0], levels), text)
     text = re.sub(_URL, lambda found: _masked_url(found, levels), text)
     text = re.sub(_COOKIE, _masked_cookie, re.sub(_OPTION, rf"\1{MASK}", re.sub(_HEADER, rf"\1{MASK}", text)))
+    text = re.sub(_SQL_PARAMETERS, rf"\1{MASK}]", text)
     for pattern in (_PAIR, _CONSTRAINT, _SQL_LOGIN):
         text = re.sub(pattern, rf"\1{MASK}", text)
     return re.sub(_FIELD, _masked_field, text)

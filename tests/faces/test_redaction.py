@@ -183,7 +183,7 @@ def test_masking_twice_changes_nothing(form: str) -> None:
     [
         "aws://us-east-1?sqs=http://127.0.0.1:9324&create=yes&records=postgresql://localhost/shop",
         "sqlite:///shop.db", "http://127.0.0.1:9324/000000000000/orders", "https://a.example/b?x=1&y=2", "onefold.key=abc",
-        "tokens=3 monkey: x", "author=x compass=1 keypad=2 design=3 sigma: 4", "https://api.example/users/bob@example.com",
+        "tokens=3 monkey: x", "compass: x Passed: y", "parameters: (1)", "author=x compass=1 keypad=2 design=3 sigma: 4", "https://api.example/users/bob@example.com",
         "ExpiredToken: no", "redis://h:6379/0 as bob@example.com", "https://a.example/http://b.example/c",
         "redis://:6379/0", "['token', 'password']", "('a', 'token')", "https://a.example: write to bob@example.com",
         "max_tokens=5", "http://h:8080/x for bob@example.com", "--token-file x", "a?b=http://c/d%20e&f=g%2Fh",
@@ -216,6 +216,10 @@ def test_advice_on_how_to_write_a_url_can_be_read(scheme: str, login: str) -> No
 @pytest.mark.parametrize(
     "text",
     [
+        "dbPass=%s", "smtpPass: %s", "secret_key_base: %s", '<Password type="s" x=\'1\'>%s</Password>',
+        "{'password_1': '%s'}", "{'password_m0': '%s'}", "{'token__1': '%s'}", "[{'password_1_1': '%s'}]",
+        "[SQL: INSERT INTO t VALUES (?, ?)]\n[parameters: (1, '%s')]\n(Background on this error)",
+        "[parameters: [(1, 'x'), (2, '%s')]  ... displaying 10 of 99 total bound parameter sets ...]",
         '{"Authorization": ["Bearer %s"]}', '{"password": {"value": "%s"}}', '{"credentials": {"user": "a", "value": "%s"}}',
         '"password"=>"%s"', ':password => "%s"', "<password>%s</password>", '{"passwordHash": "%s"}',
         '{"SecretString": "%s"}',
