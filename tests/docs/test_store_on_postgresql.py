@@ -61,7 +61,7 @@ def test_the_guard_charges_once(tmp_path: Path) -> None:
         looker = url.replace("postgres@", "looker@")
         assert "Done at" in shell(f"onefold why i-1 {looker}", tmp_path)
         store = PostgresBackend(looker)
-        with pytest.raises(errors.StorageError, match=r"to look, as status and why do, GRANT SELECT ON ALL TABLES IN"):
+        with pytest.raises(errors.StorageError, match=r"to read, as status and why do, GRANT SELECT ON ALL TABLES IN"):
             store.store.claim([ask()], NOW)
         store.close()
 

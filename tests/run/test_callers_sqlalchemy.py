@@ -175,7 +175,7 @@ def test_connections_that_are_closed_or_commit_by_themselves(books: Books, tmp_p
     with books.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         refused(books, connection, "autocommit mode")
     refused(books, books.engine, "leads to no connection")
-    refused(books, AsyncSession(), "whose calls are to be awaited")
+    refused(books, AsyncSession(), "whose calls must be awaited")
     with Session(create_engine(f"sqlite:///{tmp_path / 'other.db'}")) as session:
         refused(books, session, "the engine's file is")
     assert books.there() == ([], [])

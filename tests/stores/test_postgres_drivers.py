@@ -103,7 +103,7 @@ def test_connections_of_asyncpg_that_cannot_carry_a_message(shop: OutboxShop, ur
     async def sell() -> None:
         async with connected(url) as connection:
             await refused(shop, connection, "autocommit mode")
-            with pytest.raises(errors.UsageError, match="whose calls are to be awaited") as caught:
+            with pytest.raises(errors.UsageError, match="whose calls must be awaited") as caught:
                 shop.ship.send({"id": "o-9"}, connection=connection)
             assert "asend" in caught.value.todo
             failed = connection.transaction()
@@ -214,7 +214,7 @@ async def refused_ones(shop: OutboxShop, engine: AsyncEngine) -> None:
         await begun.rollback()
         await refused(shop, connection, "Can't operate on closed transaction")
     async with AsyncSession(engine) as session:
-        with pytest.raises(errors.UsageError, match="whose calls are to be awaited"):
+        with pytest.raises(errors.UsageError, match="whose calls must be awaited"):
             shop.ship.send({"id": "o-9"}, connection=session)
         async with session.begin():
             await session.execute(text(ORDER.format("o-1")))

@@ -140,7 +140,7 @@ def test_a_table_that_is_not_there_or_another(
 
 
 def test_what_cannot_be_an_item(shop: OutboxShop, tmp_path: Path) -> None:
-    with pytest.raises(errors.PayloadError, match="an item of DynamoDB"):
+    with pytest.raises(errors.PayloadError, match="an item in DynamoDB"):
         shop.ship.outbox_item({"id": "o-1", "text": "x" * 400_000})
     other = onefold.App("shop", url=f"sqlite:///{tmp_path / 'engine.db'}", outbox="postgresql://localhost/shop")
     ship = other.job(other.queue("orders"), key="{id}", name="ship")(nothing)
