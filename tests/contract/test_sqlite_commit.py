@@ -115,8 +115,10 @@ def test_what_a_handler_may_not_do_is_refused_and_changes_nothing(shop: OnSqlite
     effects = shop.commit.effects(LIMIT_MS)
     connection = effects.open()
     shop.insert(connection, "a")
-    with pytest.raises(sqlite3.DatabaseError, match=r"not authorized|prohibited"):
+    with pytest.raises(sqlite3.DatabaseError, match=r"not authorized|prohibited") as refused:
         connection.execute(statement)
+    assert isinstance(refused.value, errors.UsageError)  # permanent: the same statement is refused again
+    assert f"A handler's {statement.split(maxsplit=1)[0]} on ctx.connection" in refused.value.what
     with pytest.raises(sqlite3.DatabaseError, match=r"not authorized|prohibited"):
         connection.cursor().execute(statement)
     assert effects.finish(shop.settlement(delivery, hold, complete()), NOW) == BOTH

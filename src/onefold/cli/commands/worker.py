@@ -193,13 +193,7 @@ def command(
     sinks += measures.sinks
     if not quiet and not in_lines:
         sinks.append(Failures(_work(found.app, received, settings)))
-    of_alarms = _of_alarms(found.app, received)
-    for warning in (
-        *found.app.runtime().engine.check(),
-        *_warnings(found),
-        *of_alarms,
-        *payloads.renamed(found.session),
-    ):
+    for warning in _at_start(found, received):
         render.note(f"warning: {warning}")
     watching: AbstractContextManager[None] = nullcontext()
     if ALARMS_QUEUE in received and not until_empty:
@@ -248,10 +242,14 @@ def _warnings(found: target.Target) -> list[str]:
     return [*unmatched(found.app), *(f"{one.text} {one.todo}" for one in left_behind(found.session))]
 
 
-def _of_alarms(app: App, received: Sequence[str]) -> list[str]:
-    """Why this worker cannot send the reports of alarms that it receives."""
-    alarms = app.registry.alarms if ALARMS_QUEUE in received else None
-    return [] if alarms is None else [f"{one} Reports of alarms cannot be sent." for one in unreadable(alarms)]
+def _at_start(found: target.Target, received: Sequence[str]) -> Iterator[str]:
+    """What a worker that receives from these queues warns of."""
+    assert found.app is not None
+    yield from found.app.runtime().engine.check()
+    yield from _warnings(found)
+    if ALARMS_QUEUE in received and found.app.registry.alarms is not None:
+        yield from (f"{one} Reports of alarms cannot be sent." for one in unreadable(found.app.registry.alarms))
+    yield from payloads.renamed(found.session)
 
 
 def _log(app: App, form: str | None, *, in_lines: bool) -> list[Sink]:

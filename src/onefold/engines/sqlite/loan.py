@@ -10,6 +10,7 @@ of a handler reaches the connection outside of its run's transaction.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from functools import cache
 from threading import RLock
@@ -18,6 +19,7 @@ from weakref import WeakSet
 
 from onefold import errors
 from onefold.contracts.commit import ends_transaction
+from onefold.engines.sqlite.refusals import primary
 
 _NO_WATCHER: Final[dict[str, tuple[Any, ...]]] = {"set_progress_handler": (None, 0), "set_trace_callback": (None,)}
 _ENGINES_OWN: Final = frozenset(  # functions and collations of SQLite that the engine's statements use
@@ -217,6 +219,10 @@ class Loan(sqlite3.Connection):
         raise ends_transaction(f"connection.isolation_level = {value!r:.40}")
 
 
+class NotAllowedError(errors.UsageError, sqlite3.DatabaseError):
+    """A statement of a handler that the authorizer refused; also SQLite's own error, which frameworks catch."""
+
+
 class _Cursor(sqlite3.Cursor):
     """A cursor of a loan."""
 
@@ -232,7 +238,12 @@ class _Cursor(sqlite3.Cursor):
             loan = self.loan
             with loan.lock:
                 loan.lender()
-                return getattr(super(_Cursor, self), name)(*args, **options)
+                try:
+                    return getattr(super(_Cursor, self), name)(*args, **options)
+                except sqlite3.DatabaseError as error:
+                    if primary(error) == sqlite3.SQLITE_AUTH and args:
+                        raise _not_allowed(str(args[0]), error) from error
+                    raise
 
         method.__name__, method.__doc__ = name, f"As `sqlite3.Cursor.{name}`."
         return method
@@ -256,6 +267,19 @@ def _kind(factory: Any) -> Any:
     if factory is sqlite3.Cursor:
         return _Cursor
     return type(factory.__name__, (_Cursor, factory), {})
+
+
+def _not_allowed(statement: str, said: sqlite3.DatabaseError) -> NotAllowedError:
+    word = re.match(r"\s*([A-Za-z]{1,20})", statement)  # not more: the rest may hold values
+    refused = NotAllowedError(
+        f"A handler's {word[1] if word else 'statement'} on ctx.connection was refused: {said}.",
+        meaning="Its rows are committed together with the record of its run. Statements that end the transaction, attach "
+        "files, set pragmas or touch onefold's own tables are not allowed there; nothing was changed by it.",
+        todo="Return from the handler to keep the rows, raise an exception to take them back. Do the rest on a connection "
+        "of your own, outside of handlers.",
+    )
+    refused.sqlite_errorcode, refused.sqlite_errorname = said.sqlite_errorcode, said.sqlite_errorname
+    return refused
 
 
 def _stays(call: str) -> errors.UsageError:
