@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from lark import Token, Tree
 
-from onefold.check import hcl_expressions
+from onefold.check import hcl_expressions, hcl_modules
 from onefold.check.checking import check
 from onefold.check.hcl_expressions import Evaluator, Scope
 from onefold.check.hcl_files import expression_of
@@ -261,6 +261,27 @@ def test_too_much_to_evaluate_is_said(tmp_path: Path) -> None:
         + "".join(f'resource "aws_sqs_queue" "q{at}" {{\n  count = 1000\n}}\n' for at in range(5))
     )
     assert "5,000 resources" in run(str(tmp_path / "main.tf")).output
+
+
+def test_a_file_that_a_link_leads_to_is_not_quoted(tmp_path: Path) -> None:
+    """A stranger's repository may lead to a file with secrets of the machine that checks."""
+    (tmp_path / "secrets").write_text("machine example.org login ci password hunter2pass\n")
+    folder = tmp_path / "infra"
+    folder.mkdir()
+    (folder / "main.tf").write_text('resource "aws_sqs_queue" "a" {\n  name = file("leak.txt")\n}\n')
+    (folder / "leak.txt").symlink_to(tmp_path / "secrets")
+    assert not any("hunter2" in str(one) for one in check([folder], RULES, TODAY).open)
+    (folder / "name.txt").write_text("orders")
+    (folder / "here.txt").symlink_to("name.txt")
+    (folder / "out.tf").write_text(
+        'output "in" {\n  value = file("here.txt")\n}\noutput "out" {\n  value = file("leak.txt")\n}\n'
+    )
+    module = hcl_modules._Module(hcl_modules._Tree(folder), "", folder, ".")
+    assert (module.output("in"), type(module.output("out"))) == ("orders", Perhaps)
+    (folder / "leak.tf").symlink_to(tmp_path / "secrets")
+    answer = run(str(folder))
+    assert "leak.tf:1 is not HCL: column 16 is not expected there." in " ".join(answer.output.split())
+    assert "hunter2" not in answer.output
 
 
 def nested(levels: int) -> str:

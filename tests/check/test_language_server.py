@@ -273,3 +273,30 @@ def test_a_link_to_itself_is_no_file(tmp_path: Path) -> None:
     code, answers = session(START + opens(tmp_path / "a.yaml", "Resources: {}") + END)
     assert code == 0
     assert shown(answers) == []
+
+
+@pytest.mark.parametrize("kind", ["a name that is too long", "a device", "a link to a device", "a directory"])
+def test_what_is_no_regular_file_is_not_checked_and_the_session_goes_on(tmp_path: Path, kind: str) -> None:
+    path = {"a device": Path("/dev/zero"), "a directory": tmp_path, "a link to a device": tmp_path / "a.yaml"}.get(
+        kind, tmp_path / f"{'a' * 300}.yaml"
+    )
+    if kind == "a link to a device":
+        path.symlink_to("/dev/zero")
+    looked: list[Path] = []
+
+    def seen(path: Path, texts: Mapping[Path, str]) -> CheckedInput:
+        looked.append(path)
+        return look(path, texts)
+
+    code, answers = session(START + opens(path, PUBLISHED.read_text()) + END, seen)
+    assert (code, looked) == (0, [])
+    assert [one["id"] for one in answers if "id" in one] == [1, 9]
+
+
+def test_a_file_that_cannot_be_read_any_more_is_said(tmp_path: Path) -> None:
+    def gone(path: Path, texts: Mapping[Path, str]) -> CheckedInput:
+        raise PermissionError(13, "Permission denied")
+
+    code, answers = session(START + opens(tmp_path / "a.yaml", PUBLISHED.read_text()) + END, gone)
+    assert code == 0
+    assert any("cannot be read: Permission denied" in json.dumps(one) for one in answers)

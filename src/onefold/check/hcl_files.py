@@ -236,10 +236,11 @@ def _tree(text: str, file: str) -> Tree[Token]:
         tree = parses_to_tree(text)
     except UnexpectedInput as error:
         line = error.line if error.line > 0 else text.count("\n") + 1
-        said = "it ends in the middle" if "$END" in str(error)[:60] else "this is not expected there"
-        shown = [*text.split("\n"), ""][line - 1].strip()[:80]
+        is_end = "$END" in str(error)[:60]
+        said = "it ends in the middle" if is_end else f"column {max(error.column, 1)} is not expected there"
+        # The line is not quoted: a link in a stranger's repository can lead to a file with secrets.
         raise UsageError(
-            f"{file}:{line} is not HCL: {said}: {shown!r}.", todo="Correct it; terraform validate says more."
+            f"{file}:{line} is not HCL: {said}.", todo="Correct it; terraform validate says more."
         ) from None
     except (LarkError, RecursionError) as error:
         raise UsageError(f"{file} is not HCL: {type(error).__name__}.", todo="Run terraform validate.") from None

@@ -213,15 +213,20 @@ class _Module:
         return self._tree.parsed(text)
 
     def read(self, path: str) -> str | None:
-        """The text of a file in the directory of the module."""
+        """The text of a file in the directory of the module; None if a link leads out of it and of the root's."""
         below = os.path.normpath(path if self._path == "." else os.path.relpath(path, self._path))
         if os.path.isabs(path) or below.startswith(".."):
             return None
         try:
-            with (self._folder / below).open("rb") as file:
+            real = (self._folder / below).resolve()
+            if not real.is_file() or not any(
+                real.is_relative_to(one.resolve()) for one in (self._folder, self._tree.folder)
+            ):
+                return None
+            with real.open("rb") as file:
                 raw = file.read(TEXT_MAX + 1)
             return None if len(raw) > TEXT_MAX else raw.decode("utf-8-sig")
-        except (OSError, ValueError):
+        except (OSError, ValueError, RuntimeError):  # RuntimeError: links that lead to one another
             return None
 
     def _once(self, name: str, find: Callable[[], Any]) -> Any:

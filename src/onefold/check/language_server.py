@@ -15,6 +15,7 @@ Diagnostics", "Hover Request", "Code Action Request".
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +27,7 @@ from msgspec import Struct
 
 from onefold.check.candidates import TEMPLATES
 from onefold.check.checking import CheckedInput
+from onefold.check.documents import FILE_BYTES_MAX
 from onefold.check.findings import Finding, FindingSource
 from onefold.check.formats import rule_address, whole
 from onefold.check.hcl_files import is_hcl
@@ -225,7 +227,7 @@ class LanguageServer:
 
     def _opened(self, params: _Params) -> None:
         path = _path_of(params.text_document.uri)
-        if path is not None:
+        if path is not None and not _is_no_file(path):
             self._open[path] = _OpenFile(params.text_document.uri, params.text_document.text)
             self._check([path])
 
@@ -257,6 +259,9 @@ class LanguageServer:
                 checked = self._look(path, {} if one.text == written else {path: one.text})
             except OnefoldError as error:
                 self._say(" ".join(part for part in (error.what, error.meaning, error.todo) if part))
+                continue
+            except OSError as error:
+                self._say(f"{path} cannot be read: {error.strerror}.")
                 continue
             one.findings = checked.open
             if is_terraform or (is_template and "AWS::" in one.text):
@@ -413,11 +418,21 @@ def _real(path: str | Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def _is_no_file(path: Path) -> bool:
+    """Whether a path leads to a directory or a device, or cannot lead to anything; a file may not have been saved yet."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
+
+
 def _text_of(path: Path) -> str:
-    """A file's text; "" if it cannot be read."""
+    """The beginning of a file's text, longer than any file that is checked; "" if it cannot be read."""
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
-            return file.read()
+            return file.read(FILE_BYTES_MAX + 1)
     except OSError:
         return ""
 
