@@ -81,7 +81,7 @@ def _serve(descriptor: int, guarded: int) -> int:
     watch_threads()
     watch_pools(load=True)
     while (order := desk.orders.get()) is not None:
-        wire.send(end, wire.Taken())
+        wire.send(end, wire.OrderTaken())
         with tracing.within(order.trace) if tracing is not None else nullcontext():
             reply = perform(app.jobs, order, clock, entropy)
         desk.busy = False

@@ -118,7 +118,7 @@ class Child:
         """
         try:
             wire.send(self._end, order)
-            wire.receive(self._end, wire.Taken)
+            wire.receive(self._end, wire.OrderTaken)
         except (OSError, EOFError) as error:
             raise NotTakenError(str(error)) from error
         reply: wire.Reply = wire.receive(self._end, wire.Reply)

@@ -1,7 +1,7 @@
 """The messages between a worker and its child processes: length-prefixed MessagePack over a socket pair, never pickle.
 
     parent -> child   Hello, then one Order after another
-    child -> parent   Ready or Broken, then for each Order Taken and a Reply
+    child -> parent   Ready or Broken, then for each Order OrderTaken and a Reply
 
 Never here: processes, handlers. Invariant: a frame is read whole or not at all; a process that finds the other end closed
 stops.
@@ -86,7 +86,7 @@ def delivery_of(fields: dict[str, Any]) -> Delivery:
     return Delivery(**(fields | {"attributes": attributes, "reason": reason}))
 
 
-class Taken(Struct, frozen=True, tag=True):
+class OrderTaken(Struct, frozen=True, tag=True):
     """The child has read the order and is about to make the call; if it never sends this, it made none."""
 
 
