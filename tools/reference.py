@@ -383,7 +383,7 @@ def settings_page() -> str:
         *_urls(),
         "```",
         "",
-        "A `sqlite://` URL has no options. Those of the others follow a question mark: `aws://eu-west-1?table=shop&prefix=shop-`.",
+        "A `sqlite://` URL has one option, `adopt=yes`. Options follow a question mark: `aws://eu-west-1?table=shop&prefix=shop-`.",
     ]  # fmt: skip
     for title, table in (
         ("`aws://REGION` and `dynamodb://REGION/TABLE`", settings.AWS_URL),

@@ -8,6 +8,7 @@ import re
 import shutil
 import sqlite3
 import sys
+import time
 from collections.abc import Callable
 from decimal import Decimal
 
@@ -650,6 +651,24 @@ def test_the_missing_extra_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatc
     text = shell.fails("status")
     assert "The command line needs the package rich" in text
     assert "pip install 'onefold[cli]'" in text
+
+
+def test_times_name_the_readers_zone(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.send("a", "Atlantis")
+    shell.send("p", "Nowhere", job="charge")
+    shell.work()
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        said = {
+            words: shell(*words.split(), "shop:app")
+            for words in ("status", "dlq show --key a", "why p", "alarms silence oldest --for 1h --reason x")
+        }
+    finally:
+        monkeypatch.setenv("TZ", "UTC")
+        time.tzset()
+    for words, text in said.items():
+        assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d E[SD]T", " ".join(text.split())), (words, text)
 
 
 def test_the_commands_list_and_give(shell: Shell) -> None:

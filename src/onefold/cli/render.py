@@ -351,12 +351,7 @@ def some(count: int) -> str:
 
 
 def local(at_ms: int) -> str:
-    """An instant in the reader's own zone, to the second: `2026-11-21 00:31:05`."""
-    return _local(at_ms).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def zoned(at_ms: int) -> str:
-    """An instant as in `local`, with the zone."""
+    """An instant in the reader's own zone, to the second: `2026-11-21 00:31:05 EST`."""
     return _local(at_ms).strftime("%Y-%m-%d %H:%M:%S %Z")
 
 

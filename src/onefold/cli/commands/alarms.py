@@ -135,7 +135,7 @@ def silence(words: tuple[str, ...], url: str | None, for_ms: int | None, lift: b
     app, (name,) = target.split(words, 1, names="NAME", url=url)
     found = target.find(app, url, records=True)
     made = admin.silence(found.session, name, 0 if lift else for_ms or 0, reason)
-    said = f"{name} is not silenced any more." if lift else f"{name} is silenced until {instant(made.until_ms)}."
+    said = f"{name} is not silenced any more." if lift else f"{name} is silenced until {render.local(made.until_ms)}."
     return Answer(made, draw=lambda: line(render.joined(said)))
 
 

@@ -19,7 +19,7 @@ from onefold.admin.maps import MapProgress
 from onefold.app import App
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, Group, declared
-from onefold.cli.render import Column, ago, line, number, some, zoned
+from onefold.cli.render import Column, ago, line, local, number, some
 from onefold.maps.state import OtherDriverError
 from onefold.observe.wording import age, with_target
 
@@ -269,7 +269,7 @@ def _draw(found: MapProgress, rows: list[admin.Quarantined], words: str) -> None
     if found.ended_at_ms is not None:
         took = age(found.ended_at_ms - found.started_at_ms)
         tolerated = f"; tolerated: {found.threshold}" if found.threshold else ""
-        line(f"  began {zoned(found.started_at_ms)}, took {took}{tolerated}")
+        line(f"  began {local(found.started_at_ms)}, took {took}{tolerated}")
         line(f"  results: {found.results}")
     elif not found.over:
         line(f"  to show it again: {with_target(f'onefold map show {found.run}', words)}", "dim")

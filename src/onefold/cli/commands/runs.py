@@ -107,10 +107,10 @@ def _draw_shown(shown: admin.RunDetail, skip: int, found: target.Target) -> None
     run, now_ms = shown.run, found.session.now_ms()
     line(run.run, "bold")
     kinds = {"tick": "tick", "dispatch": "dispatcher", "map": "map run"}
-    began = f"{render.zoned(run.started_at_ms)} ({ago(now_ms - run.started_at_ms)} ago)"
+    began = f"{render.local(run.started_at_ms)} ({ago(now_ms - run.started_at_ms)} ago)"
     line(f"  {kinds.get(run.kind, run.kind)} of {run.title}, began {began}")
     if run.nominal_at_ms is not None:
-        line(f"  planned for {render.zoned(run.nominal_at_ms)}")
+        line(f"  planned for {render.local(run.nominal_at_ms)}")
     if run.owner is not None:
         line(f"  owner {run.owner}")
     line(f"  {_said(run)}", _COLOURS.get(run.status, ""))

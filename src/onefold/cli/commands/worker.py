@@ -499,7 +499,7 @@ def _waited_for(counts: Mapping[str, int], due_ms: int | None, now_ms: int) -> s
     said = f"waiting for {counted(count, 'delayed message')} in {', '.join(counts)}"
     if due_ms is None:
         return said
-    at = render.zoned(due_ms) if due_ms - now_ms >= limits.DAY_MS else render.clock_time(due_ms)[:5]
+    at = render.local(due_ms) if due_ms - now_ms >= limits.DAY_MS else render.clock_time(due_ms)[:5]
     return f"{said}, {'due' if count == 1 else 'the first due'} {at} (in {render.ago(due_ms - now_ms)})"
 
 
