@@ -27,6 +27,7 @@ from onefold.contracts.store import (
     Outcome,
     RecordKey,
     Running,
+    Unreadable,
     key_range,
 )
 from onefold.engines.postgres import backend
@@ -414,3 +415,19 @@ def test_a_claim_and_a_sweep_of_one_expired_record_leave_one_holder(opened: Post
 
         answers = at_once(6, work)[2:]
         assert Counter(type(answer) for answer in answers) == {Claimed: 1, Running: 3}
+
+
+@pytest.mark.parametrize("damage", ["failure = '[[['", "outbox = '{'", "status = 'completed', result = NULL"])
+def test_a_record_that_cannot_be_read_is_the_answer_of_its_own_claim_only(
+    opened: PostgresBackend, url: str, damage: str
+) -> None:
+    (hold,) = claimed(opened.store.claim([ask("bad", "A", at_ms=NOW)], NOW))
+    assert opened.store.write([(hold, fail())], NOW) == [True]
+    sql(url, f"UPDATE onefold.record SET {damage}")
+    asks = [ask(key, "A", at_ms=NOW) for key in ("good", "bad", "other")]
+    answers = opened.store.claim(asks, NOW)
+    assert [type(answer) for answer in answers] == [Claimed, Unreadable, Claimed]
+    assert isinstance(answers[1], Unreadable)
+    assert "'bad' cannot be read" in answers[1].what
+    with pytest.raises(errors.StorageError, match="cannot be read"):
+        opened.store.read([hold.key], NOW)

@@ -31,6 +31,7 @@ from typing import Any, Final, overload
 
 import msgspec
 
+from onefold import errors
 from onefold.contracts.store import Failure, OutboxItem, Record, RecordKey, ident_of
 
 _FAMILY_BYTES: Final = 16  # never changes: existing databases use it
@@ -165,6 +166,25 @@ def record_of(row: Sequence[Any]) -> Record:
         outbox=[] if row[21] is None else _OUTBOX.decode(row[21]),
         key=RecordKey(unpacked(row[22]), unpacked(row[23]), unpacked(row[24])),
     )
+
+
+def readable(row: Sequence[Any]) -> Record:
+    """Like `record_of`.
+
+    Raises:
+        StorageError: the row is not a record that this version can read.
+    """
+    problem, cause = "it is completed and has no result", None
+    if row[15] != "completed" or row[19] is not None:
+        try:
+            return record_of(row)
+        except (msgspec.MsgspecError, IndexError, TypeError, ValueError) as error:
+            problem, cause = str(error), error
+    raise errors.StorageError(
+        f"The record of {row[23]} {row[24]!r:.200} cannot be read ({problem}).",
+        meaning="It was changed by hand, or a newer onefold has written it. It was not changed.",
+        todo="Restore it from a backup, or delete its row from onefold.record if its work may be done again.",
+    ) from cause
 
 
 def arrays(rows: Iterable[Sequence[object]]) -> tuple[list[object], ...]:

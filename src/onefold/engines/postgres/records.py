@@ -44,6 +44,7 @@ from onefold.contracts.store import (
     RecordKey,
     Status,
     StoreCapabilities,
+    Unreadable,
     key_range,
 )
 from onefold.engines.postgres import record_sql
@@ -56,7 +57,7 @@ from onefold.engines.postgres.record_sql import (
     ident,
     outbox_text,
     packed,
-    record_of,
+    readable,
     unpacked,
     values_of,
 )
@@ -129,7 +130,7 @@ class Amender:
     def read(self, link: Link, idents: Sequence[bytes]) -> dict[bytes, VersionedRecord]:
         """The stored records, expired ones included."""
         found = ask(link, self._read, (list(idents),)) if idents else []
-        return {row[0]: VersionedRecord(record_of(row[2:]), row[1]) for row in found}
+        return {row[0]: VersionedRecord(readable(row[2:]), row[1]) for row in found}
 
     def amend(self, link: Link, steps: Mapping[bytes, Sequence[Step[A]]], now_ms: int) -> dict[bytes, list[A]]:
         """Take the steps of each operation, all or none of them.
@@ -271,7 +272,12 @@ class PostgresStore:
             changes: dict[bytes, RecordChange[Answer]] = {}
             for row in self._read_asked(link, {key: asks[indexes[0]] for key, indexes in waiting.items()}, now_ms):
                 key, indexes = row[_PLACE], waiting[row[_PLACE]]
-                record = record_of(row[_RECORD:]) if row[_VERSION] is not None else None
+                try:
+                    record = readable(row[_RECORD:]) if row[_VERSION] is not None else None
+                except errors.StorageError as error:
+                    unreadable = Unreadable(what=error.what, meaning=error.meaning, todo=error.todo)
+                    answers.update(dict.fromkeys(indexes, unreadable))
+                    continue
                 if row[_FRESH]:
                     answers[indexes[0]], record = transitions.claim(None, asks[indexes[0]], now_ms)
                     indexes = indexes[1:]
@@ -481,13 +487,13 @@ class PostgresRecords:
             conditions.append("r.status = 'unknown' AND r.parked" if parked else "NOT r.parked")
         statement = self._server.sql(_SCAN.replace("CONDITION", " AND ".join(conditions)))
         rows = self._server.run(lambda link: ask(link, statement, (limit,)))
-        return [record_of(row) for row in rows]
+        return [readable(row) for row in rows]
 
     def find(self, key: str, limit: int = 20) -> list[Record]:
         """Records whose business key is exactly `key`, newest change first."""
         values = (*key_range(key), packed(key), limit)
         rows = self._server.run(lambda link: ask(link, self._server.sql(_FIND), values))
-        return [record_of(row) for row in rows]
+        return [readable(row) for row in rows]
 
     def settle(self, key: RecordKey, decision: ManualDecision, now_ms: int) -> bool:
         """Settle a parked record on a person's decision, or correct a result; False if neither is possible (any more)."""

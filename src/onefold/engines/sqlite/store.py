@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, get_args
 import msgspec
 from msgspec.structs import replace
 
+from onefold import errors
 from onefold.clock import NO_JUMPS, Jumps
 from onefold.contracts import transitions
 from onefold.contracts.store import (
@@ -37,6 +38,7 @@ from onefold.contracts.store import (
     Release,
     Status,
     StoreCapabilities,
+    Unreadable,
     key_range,
 )
 from onefold.engines.sqlite.database import Database
@@ -85,6 +87,7 @@ _COUNT: Final = """
 INSERT INTO onefold_completed (second, job, count) VALUES (?, ?, ?)
 ON CONFLICT (second, job) DO UPDATE SET count = count + excluded.count
 """
+_COMPLETED: Final = _CODES["completed"]
 _OUTBOX = msgspec.json.Decoder(list[OutboxItem])
 _FAILURE = msgspec.json.Decoder(Failure)
 _Row = tuple[object, ...]
@@ -154,8 +157,36 @@ def _record(row: tuple) -> Record:  # type: ignore[type-arg]  # one type per col
     )
 
 
-def _find(connection: sqlite3.Connection, idents: Iterable[bytes], jumps: Jumps = NO_JUMPS) -> dict[bytes, Record]:
-    """The stored records, expired ones included; with `jumps` they expire that much later."""
+def _readable(row: tuple) -> Record:  # type: ignore[type-arg]  # as for `_record`
+    """Like `_record`.
+
+    Raises:
+        StorageError: the row is not a record that this version can read.
+    """
+    problem, cause = "it is completed and has no result", None
+    if row[1] != _COMPLETED or row[23] is not None:
+        try:
+            return _record(row)
+        except (msgspec.MsgspecError, IndexError, TypeError, ValueError) as error:
+            problem, cause = str(error), error
+    raise errors.StorageError(
+        f"The record of {row[19]} {row[20]!r:.200} cannot be read ({problem}).",
+        meaning="It was changed by hand, or a newer onefold has written it. It was not changed.",
+        todo="Restore it from a backup, or delete its row from onefold_record if its work may be done again.",
+    ) from cause
+
+
+def _find(
+    connection: sqlite3.Connection,
+    idents: Iterable[bytes],
+    jumps: Jumps = NO_JUMPS,
+    unreadable: dict[bytes, errors.StorageError] | None = None,
+) -> dict[bytes, Record]:
+    """The stored records, expired ones included; with `jumps` they expire that much later.
+
+    Args:
+        unreadable: takes the errors of those that cannot be read; without it, the first of them is raised.
+    """
     wanted = list(dict.fromkeys(idents))
     found: dict[bytes, Record] = {}
     while wanted:
@@ -163,7 +194,12 @@ def _find(connection: sqlite3.Connection, idents: Iterable[bytes], jumps: Jumps 
         chunk, wanted = wanted[:size], wanted[size:]
         chunk += [chunk[0]] * (size - len(chunk))
         for row in connection.execute(_SELECT_MANY[size], chunk):
-            found[row[0]] = _record(row)
+            try:
+                found[row[0]] = _readable(row)
+            except errors.StorageError as error:
+                if unreadable is None:
+                    raise
+                unreadable[row[0]] = error
     if jumps.noted:
         return {key: _kept_longer(record, jumps) for key, record in found.items()}
     return found
@@ -185,7 +221,8 @@ def claim_in(
 ) -> list[Answer]:
     """Like `Store.claim`, inside the caller's transaction; for `stopped` see `SqliteStore.stopped_process`."""
     idents = [ident(ask.key) for ask in asks]
-    records: dict[bytes, Record | None] = {**_find(connection, idents, jumps)}
+    unreadable: dict[bytes, errors.StorageError] = {}
+    records: dict[bytes, Record | None] = {**_find(connection, idents, jumps, unreadable)}
     stored = set(records)
     dead = dead_owners(connection) if any(map(_is_leased, records.values())) else frozenset()
     if dead:
@@ -194,6 +231,10 @@ def claim_in(
     answers: list[Answer] = []
     rows: list[LedgerRow] = []
     for index, (key, ask) in enumerate(zip(idents, asks, strict=True)):
+        if key in unreadable:
+            error = unreadable[key]
+            answers.append(Unreadable(what=error.what, meaning=error.meaning, todo=error.todo))
+            continue
         answer, after = transitions.claim(records.get(key), ask, now_ms, dead, stopped)
         if after is not None:
             records[key] = changed[key] = after
@@ -445,13 +486,13 @@ class SqliteStore:
             conditions.append("status = 3 AND parked" if parked else "NOT parked")
         values.append(limit)
         query = f"{_SELECT} WHERE {' AND '.join(conditions)} ORDER BY updated_at_ms DESC, id DESC LIMIT ?"
-        return self._engine.read(lambda connection: [_record(row) for row in connection.execute(query, values)])
+        return self._engine.read(lambda connection: [_readable(row) for row in connection.execute(query, values)])
 
     def find(self, key: str, limit: int = 20) -> list[Record]:
         """Records whose business key is exactly `key`, newest change first."""
         query = f"{_SELECT} WHERE ident >= ? AND ident < ? AND key = ? ORDER BY updated_at_ms DESC LIMIT ?"
         values = (*key_range(key), key, limit)
-        return self._engine.read(lambda connection: [_record(row) for row in connection.execute(query, values)])
+        return self._engine.read(lambda connection: [_readable(row) for row in connection.execute(query, values)])
 
     def settle(self, key: RecordKey, decision: ManualDecision, now_ms: int) -> bool:
         """Settle a parked record as a person decided, or correct a result; False if neither is possible (any more)."""
