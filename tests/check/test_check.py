@@ -250,6 +250,23 @@ def test_directories_are_searched_and_what_git_ignores_is_left_out(tmp_path: Pat
     assert "build" not in document["files"][0]
 
 
+@pytest.mark.parametrize("known_to_git", [False, True])
+def test_a_link_that_leads_out_of_a_directory_is_not_followed(tmp_path: Path, *, known_to_git: bool) -> None:
+    text = (CORPUS / "wrong" / "published.yaml").read_text()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "repo").mkdir()
+    (tmp_path / "other" / "prod.yaml").write_text(text)
+    (tmp_path / "repo" / "own.yaml").write_text(text)
+    (tmp_path / "repo" / "link.yaml").symlink_to("../other/prod.yaml")
+    (tmp_path / "repo" / "same.yaml").symlink_to("own.yaml")
+    if known_to_git:
+        subprocess.run(["git", "init", "-q", str(tmp_path / "repo")], check=True)
+    run(str(tmp_path / "repo"), "--fix")
+    assert (tmp_path / "other" / "prod.yaml").read_text() == text
+    assert (tmp_path / "repo" / "own.yaml").read_text() != text
+    assert "DUP002" in run(str(tmp_path / "repo" / "link.yaml")).output  # it was named
+
+
 @pytest.mark.parametrize("where", ["a folder like a bare repository", "its own repository"])
 def test_no_program_that_a_repository_names_is_run(tmp_path: Path, where: str) -> None:
     """A clone carries a folder that git takes for a bare repository, and the configuration in it may name programs."""

@@ -97,6 +97,7 @@ def _package_root(path: Path) -> Path:
 
 
 def _inside(directory: Path) -> Iterator[Candidate]:
+    """The files to read in a directory. A link that leads out of it is not followed: --fix writes what was read."""
     if is_assembly(directory):
         for path in sorted(directory.rglob("*.template.json")):
             if is_assembly(path.parent):
@@ -110,8 +111,12 @@ def _inside(directory: Path) -> Iterator[Candidate]:
             names += [os.path.join(folder, one) for one in inside]
             if len(names) > 50 * FILES_MAX:
                 break
-    kinds = {*TEMPLATES, PYTHON}
-    paths = sorted(one for one in map(Path, names) if (one.suffix in kinds or is_hcl(one.name)) and one.is_file())
+    kinds, real = {*TEMPLATES, PYTHON}, directory.resolve()
+    paths = sorted(
+        one
+        for one in map(Path, names)
+        if (one.suffix in kinds or is_hcl(one.name)) and one.is_file() and one.resolve().is_relative_to(real)
+    )
     for root in _terraform([one for one in paths if is_hcl(one.name)]):
         if not any(one.parent == root and one.suffix == ".json" and _mentions(one, _PLAN_MARK) for one in paths):
             yield Candidate(root, directory, False, True)
