@@ -48,7 +48,7 @@ def test_the_timeout_kills_them(tmp_path: Path) -> None:
 def test_they_count_for_the_memory_and_end_with_it(tmp_path: Path) -> None:
     outcome, left = ended(tmp_path, count=60_000_000, timeout_ms=20_000)
     assert isinstance(outcome, Crashed)
-    assert "it has 128 MB" in outcome.detail
+    assert "it may use 128 MB" in outcome.detail
     assert left == []
 
 
