@@ -15,8 +15,8 @@ import re
 import time
 from collections.abc import Iterator
 from functools import cache, partial
-from re import _constants as codes  # type: ignore[attr-defined]  # the parser's tree: there is no public one
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _constants as codes  # the parser's tree: there is no public one
+from re import _parser as parser
 from typing import Any, NamedTuple
 
 import pytest

@@ -157,7 +157,7 @@ def test_it_runs_once_without_being_installed_as_the_page_says(
     scratch: Path, published: Path, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels = scratch.parent / "wheels"
-    wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, published]
+    wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), str(published)]
     subprocess.run(wheel, capture_output=True, check=True)
     repack("pip", wheels)  # of which pipx makes an environment of its own
     for name, value in {

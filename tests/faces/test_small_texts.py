@@ -58,7 +58,7 @@ def test_a_long_event_keeps_the_column_of_texts(capsys: pytest.CaptureFixture[st
 def test_where_two_messages_of_a_key_alternate_each_step_names_its_message(capsys: pytest.CaptureFixture[str]) -> None:
     events = [("sent", "m-1"), ("sent", "m-2"), ("received", "m-1"), ("started", "m-1"), ("received", "m-1")]
     steps = [
-        Line(at_ms=0, at="", event=event, text="text", rule=None, message_id=one, actor=None, source="ledger")
+        Line(at_ms=0, at="", event=event, text="text", rule="", message_id=one, actor=None, source="ledger")
         for event, one in events
     ]
     render.draw_steps(steps)
