@@ -247,8 +247,11 @@ def test_another_tenants_message_with_the_same_key_stays() -> None:
     def ship(order: dict[str, str]) -> None: ...
 
     with onefold.testing.inline(app):
-        ship.send_many([{"id": "o-1", "shop": "a"}, {"id": "o-1", "shop": "b"}])
+        ship.send({"id": "o-1", "shop": "b"})
+        assert [ship.look("o-1", tenant=one).state for one in "ab"] == ["absent", "waiting"]
+        ship.send({"id": "o-1", "shop": "a"})
         assert ship.cancel("o-1", tenant="a")
+        assert [ship.look("o-1", tenant=one).state for one in "ab"] == ["absent", "waiting"]
         (left,) = app.runtime().engine.queues.peek("orders")
         assert '"b"' in left.body
 

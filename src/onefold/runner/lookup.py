@@ -157,7 +157,7 @@ def _messages(runtime: Runtime, job: JobView[Any], key: RecordKey) -> list[Peeke
     if runtime.engine.commit is None:
         return []
     found = runtime.engine.queues.find_key(key.key, _LOOKED_AT)
-    return [one for one in found if _is_of(job, one)]
+    return [one for one in found if _is_of(job, one) and _scope_of(job, one) in (key.scope, None)]
 
 
 def _is_of(job: JobView[Any], message: Peeked) -> bool:
@@ -182,7 +182,7 @@ def cancel(runtime: Runtime, job: JobView[Any], key: str, tenant: str) -> bool:
         waiting = [
             one
             for one in _messages(runtime, job, record_key)
-            if one.queue == job.queue and one.state != "in_flight" and _scope_of(job, one) == tenant
+            if one.queue == job.queue and one.state != "in_flight" and _scope_of(job, one) is not None
         ]
         removed = runtime.engine.queues.remove([one.message_id for one in waiting])
         rows = [
