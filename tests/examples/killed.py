@@ -55,8 +55,8 @@ class Killing(onefold.Hooks):
 
     @contextmanager
     def around(self, ctx: onefold.Context) -> Iterator[None]:
-        if ctx.key == self._key:
-            self._killer.watch(ctx.connection)
+        if ctx.key == self._key:  # the engine's own connection: what watches the handler's view of it ends with its run
+            self._killer.watch(ctx.connection.lender())
         yield
 
 

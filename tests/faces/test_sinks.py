@@ -147,6 +147,7 @@ def own_logger() -> Iterator[logging.Logger]:
     logger = logging.getLogger("onefold")
     before = logger.level, logger.propagate, list(logger.handlers), list(logger.filters)
     logger.handlers.clear()
+    logger.propagate = True  # pytest adds a handler of its own, at the start of the test, to each logger that does not
     yield logger
     logger.level, logger.propagate = before[0], before[1]
     logger.handlers[:], logger.filters[:] = before[2], before[3]

@@ -7,6 +7,7 @@ about power cuts; that fsync is called is the server's promise, and `check` warn
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from onefold.contracts.store import Claimed, Hold
 from onefold.engines.postgres.backend import PostgresBackend
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import LEASE_MS, NOW, ask, complete
-from tests.emulators.servers import free_port, postgres_folder, postgres_server, postgres_url
+from tests.emulators.servers import ServerFailedError, free_port, postgres_folder, postgres_server, postgres_url
 from tests.stores.postgres_books import books
 
 pytestmark = pytest.mark.slow
@@ -46,7 +47,15 @@ class Mortal:
         self.start()
 
     def start(self) -> None:
-        self._process = self._life.enter_context(postgres_server(self._folder, self.port))
+        for tries_left in range(50, -1, -1):
+            try:
+                self._process = self._life.enter_context(postgres_server(self._folder, self.port))
+            except ServerFailedError as error:  # a process of the server that was killed is not quite gone
+                if "pre-existing shared memory block" not in str(error) or not tries_left:
+                    raise
+                select.select([], [], [], 0.1)
+            else:
+                return
 
     def kill(self, how: signal.Signals) -> None:
         """SIGQUIT: it stops at once without writing anything. SIGKILL: each of its processes, whatever it is doing."""
