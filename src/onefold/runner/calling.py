@@ -204,9 +204,18 @@ def run_coroutine(value: Any) -> Any:
 
 def probe(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> ProbeAnswer:
     """Ask the job's probe in this thread; if the probe fails, it has not answered (see `unanswered`)."""
-    if not job.policy.is_call:  # what it sends belongs to the run
-        context.watch_pools()
-    token = context.current.set(context.current.get() if job.policy.is_call else ctx)
+    if job.policy.is_call:
+        return _asked(job, payload, ctx, clock)
+    context.watch_pools()
+    token = context.current.set(ctx)  # what it sends belongs to the run
+    try:
+        return _asked(job, payload, ctx, clock)
+    finally:
+        context.current.reset(token)
+        ctx.end()
+
+
+def _asked(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> ProbeAnswer:
     try:
         found = job.ask(payload, ctx)
         if hasattr(type(found), "__await__"):
@@ -219,10 +228,6 @@ def probe(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Probe
             raise
         ctx.raised = error
         return unanswered(error, clock.now_ms())
-    finally:
-        context.current.reset(token)
-        if not job.policy.is_call:
-            ctx.end()
 
 
 def answered(job: Job[Any, Any], found: object, ctx: Context) -> ProbeAnswer:

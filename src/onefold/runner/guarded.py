@@ -554,10 +554,8 @@ class GuardedFunction:
 
     def quote_key(self, error: BaseException, found: Begun | Completed | Running | None, call: Args) -> None:
         """Note that an error of a call quotes its key."""
-        if not isinstance(error, errors.OnefoldError) or isinstance(
-            error, errors.PayloadError
-        ):  # the latter has no key
-            return
+        if not isinstance(error, errors.OnefoldError) or isinstance(error, errors.PayloadError):
+            return  # an error about the payload has no key
         if isinstance(found, Claimed | Execution):
             quote_key(error, found.hold.key.key)
             return

@@ -196,7 +196,7 @@ class SqliteEffects:
         self._limit_ms = limit_ms
         self._thread = threading.get_ident()  # the writer's turn belongs to it
         self._connection: LentConnection | None = None  # while the transaction is open
-        self._loan: Loan | None = None  # of the last handler that used it
+        self._loan: Loan | None = None  # what the last handler that used the connection got
         self._open_since_ms = 0
         self._lent_since_ms: int | None = None  # while a handler has the connection
         self._kept = 0  # handlers whose work waits for the commit
@@ -258,7 +258,7 @@ class SqliteEffects:
             raise self._refused
 
     def _undo_here(self) -> None:
-        """As `undo`; in another thread of the handler the connection is only taken from it, and `undo` follows later."""
+        """Like `undo`. In another thread of the handler, only end its use of the connection: its own thread will undo."""
         if threading.get_ident() == self._thread:
             self.undo()
         elif self._loan is not None:

@@ -92,12 +92,12 @@ class Loan(sqlite3.Connection):
         return made
 
     def execute(self, *args: Any) -> sqlite3.Cursor:
-        """As that of `sqlite3.Connection`."""
+        """See `sqlite3.Connection.execute`."""
         made: sqlite3.Cursor = self.cursor().execute(*args)
         return made
 
     def executemany(self, *args: Any) -> sqlite3.Cursor:
-        """As that of `sqlite3.Connection`."""
+        """See `sqlite3.Connection.executemany`."""
         made: sqlite3.Cursor = self.cursor().executemany(*args)
         return made
 
@@ -106,7 +106,7 @@ class Loan(sqlite3.Connection):
             with self.lock:
                 return getattr(self.lender(), name)(*args, **options)
 
-        method.__name__, method.__doc__ = name, f"As `sqlite3.Connection.{name}`."
+        method.__name__, method.__doc__ = name, f"See `sqlite3.Connection.{name}`."
         return method
 
     __call__ = _passed_on("__call__")
@@ -124,7 +124,7 @@ class Loan(sqlite3.Connection):
                 return getattr(self.lender(), call)(name, *args, **options)
 
         method.__name__ = call
-        method.__doc__ = f"As `sqlite3.Connection.{call}`, but not in place of what SQLite has and the engine uses."
+        method.__doc__ = f"See `sqlite3.Connection.{call}`; not in place of what SQLite has and the engine uses."
         return method
 
     create_aggregate = _made("create_aggregate")
@@ -133,11 +133,11 @@ class Loan(sqlite3.Connection):
     create_window_function = _made("create_window_function")
 
     def set_progress_handler(self, progress_handler: Any, n: int) -> None:
-        """As that of `sqlite3.Connection`, until the run ends."""
+        """Like that of `sqlite3.Connection`, until the run ends."""
         self._watch("set_progress_handler", progress_handler, n)
 
     def set_trace_callback(self, trace_callback: Any) -> None:
-        """As that of `sqlite3.Connection`, until the run ends."""
+        """Like that of `sqlite3.Connection`, until the run ends."""
         self._watch("set_trace_callback", trace_callback)
 
     def _watch(self, name: str, *given: Any) -> None:
@@ -160,7 +160,7 @@ class Loan(sqlite3.Connection):
     setlimit = _unsuited("setlimit")
 
     def interrupt(self) -> None:
-        """As that of `sqlite3.Connection`; it does not wait for the call that it interrupts."""
+        """See `sqlite3.Connection.interrupt`; it does not wait for the call that it interrupts."""
         lender = self._lender
         if lender is not None:
             lender.interrupt()
@@ -191,7 +191,7 @@ class Loan(sqlite3.Connection):
             with self.lock:
                 setattr(self.lender(), name, value)
 
-        return property(get, put, doc=f"As `sqlite3.Connection.{name}`.")
+        return property(get, put, doc=f"See `sqlite3.Connection.{name}`.")
 
     row_factory = _attribute("row_factory")
     text_factory = _attribute("text_factory")
@@ -199,7 +199,7 @@ class Loan(sqlite3.Connection):
 
     @property
     def autocommit(self) -> Any:
-        """As that of `sqlite3.Connection`, from Python 3.12 on; it cannot be set."""
+        """See `sqlite3.Connection.autocommit`, from Python 3.12 on; it cannot be set."""
         with self.lock:
             return getattr(self.lender(), "autocommit")  # noqa: B009 - AttributeError on Python 3.11
 
@@ -245,7 +245,7 @@ class _Cursor(sqlite3.Cursor):
                         raise _not_allowed(str(args[0]), error) from error
                     raise
 
-        method.__name__, method.__doc__ = name, f"As `sqlite3.Cursor.{name}`."
+        method.__name__, method.__doc__ = name, f"See `sqlite3.Cursor.{name}`."
         return method
 
     execute = _checked("execute")
