@@ -389,13 +389,14 @@ def _record_sent(
             first = ask if record is None else replace(ask, fingerprint=record.fingerprint)
             has_run = record is not None and record.started_at_ms is not None
             asks.append(first if has_run else ask)
-            replaced += [first] if asks[-1] != first else []
+            if not has_run and first != ask:
+                replaced.append(first)
     _leave(runtime.engine.store, replaced, now_ms, now_ms)
     _leave(runtime.engine.store, asks, now_ms + _KNOWN_MS, now_ms)
 
 
 def _leave(store: Store, asks: Sequence[Ask], expires_at_ms: int, now_ms: int) -> None:
-    """Leave records until then that the next claim takes; with `now_ms` they are gone."""
+    """Leave records that the next claim takes, until they expire; those that expire at `now_ms` are gone at once."""
     if asks:  # most sends have none; each store call is a transaction, even with an empty list
         holds = [one.hold for one in store.claim(asks, now_ms) if isinstance(one, Claimed)]
         store.write([(hold, Release(expires_at_ms=expires_at_ms)) for hold in holds], now_ms)
