@@ -2,9 +2,9 @@
 
 A case is a file or directory of `tests/check/corpus` (templates in YAML and in JSON) or `tests/check/code` (Python, alone
 and with a template). Its first line, or the metadata of JSON, says what has to be found: `# finds: DUP002 error, LOS001
-error`, or `nothing`. A file in `tests/check/hcl` (Terraform's own) has many cases, each below such a line; what is above the
-first belongs to all of them, and a block of a case replaces the one of that name there. The right ones are directories in
-`right`. The same rule with the same severity is the same finding.
+error`, or `nothing`. A file in `tests/check/hcl` (Terraform's own) has many cases, each below such a line. To each belong
+the blocks of `shared.tf` and those above the first case of its file; a block replaces the one of that name before it. The
+right ones are directories in `right`. The same rule with the same severity is the same finding.
 Never here: whether figures are good enough; tests compare each case. Invariant: a case that could not be read is an error.
 """
 
@@ -77,11 +77,13 @@ def cases(which: str, folder: Path) -> Iterator[Path]:
 
 
 def terraform_cases(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """The wrong cases of Terraform in the files of a folder: a name, what each finds, and its text."""
-    for file in sorted(folder.glob("*.tf")):
-        shared, *rest = _CASE.split(file.read_text(encoding="utf-8"))
+    """The wrong cases of Terraform in the files of a folder: a name, what each finds, and its whole text."""
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.tf"))}
+    shared = _blocks(texts.pop("shared", ""))
+    for name, whole in texts.items():
+        above, *rest = _CASE.split(whole)
         for at, (finds, text) in enumerate(zip(rest[::2], rest[1::2], strict=True)):
-            yield f"{file.stem}-{at}", finds, "".join({**_blocks(shared), **_blocks(text)}.values())
+            yield f"{name}-{at}", finds, "".join({**shared, **_blocks(above), **_blocks(text)}.values())
 
 
 def _blocks(text: str) -> dict[str, str]:

@@ -12,21 +12,6 @@ resource "aws_sqs_queue" "orders" {
   })
 }
 
-resource "aws_lambda_function" "book" {
-  function_name = "book"
-  role          = "arn:aws:iam::111122223333:role/runs"
-  handler       = "index.handler"
-  runtime       = "python3.12"
-  filename      = "book.zip"
-  timeout       = 10
-}
-
-resource "aws_lambda_event_source_mapping" "orders" {
-  event_source_arn        = aws_sqs_queue.orders.arn
-  function_name           = aws_lambda_function.book.arn
-  function_response_types = ["ReportBatchItemFailures"]
-}
-
 resource "aws_sns_topic" "people" {
   name = "people"
 }

@@ -1,19 +1,7 @@
-resource "aws_sqs_queue" "dead" {
-  message_retention_seconds = 1209600
-}
-
 resource "aws_sqs_queue" "dead_fifo" {
   name                      = "dead.fifo"
   fifo_queue                = true
   message_retention_seconds = 1209600
-}
-
-resource "aws_sqs_queue" "orders" {
-  visibility_timeout_seconds = 60
-  redrive_policy = jsonencode({
-    deadLetterTargetArn = aws_sqs_queue.dead.arn
-    maxReceiveCount     = 5
-  })
 }
 
 resource "aws_sqs_queue" "ordered" {
@@ -26,21 +14,6 @@ resource "aws_sqs_queue" "ordered" {
     deadLetterTargetArn = aws_sqs_queue.dead_fifo.arn
     maxReceiveCount     = 5
   })
-}
-
-resource "aws_lambda_function" "book" {
-  function_name = "book"
-  role          = "arn:aws:iam::111122223333:role/runs"
-  handler       = "index.handler"
-  runtime       = "python3.12"
-  filename      = "book.zip"
-  timeout       = 10
-}
-
-resource "aws_lambda_event_source_mapping" "orders" {
-  event_source_arn        = aws_sqs_queue.orders.arn
-  function_name           = aws_lambda_function.book.arn
-  function_response_types = ["ReportBatchItemFailures"]
 }
 
 # finds: CLG001 error
