@@ -36,6 +36,7 @@ BLANKS_MAX: Final = 500  # ours: in a row; the time that the parser needs grows 
 LABELS: Final = {"resource": 2, "data": 2, "variable": 1, "module": 1, "output": 1, "provider": 1, "locals": 0}
 _BLANKS: Final = re.compile(rf"\s{{{BLANKS_MAX}}}")
 _NEWLINE: Final = "new_line_or_comment"
+_FIRST_VALUES: Final = ("terraform.tfvars", "terraform.tfvars.json")
 
 
 class Expression(Struct, frozen=True):
@@ -111,14 +112,11 @@ def values_in(folder: Path) -> dict[str, Expression]:
     """The values of variables in `terraform.tfvars` and `*.auto.tfvars`, in HCL or JSON; later files win, as in Terraform.
 
     Raises:
-        StorageError, UsageError: as `blocks_in`.
+        StorageError, UsageError: see `blocks_in`.
     """
-    listed = _listed(folder)
+    always = [one for one in _listed(folder) if _is_read_always(one.name)]
     found: dict[str, Expression] = {}
-    for ending in ("terraform.tfvars", "terraform.tfvars.json"):
-        for file in [one for one in listed if one.name == ending]:
-            found |= _values_of(file)
-    for file in [one for one in listed if one.name.endswith((".auto.tfvars", ".auto.tfvars.json"))]:
+    for file in sorted(always, key=lambda one: one.name not in _FIRST_VALUES):
         found |= _values_of(file)
     return found
 
@@ -126,8 +124,8 @@ def values_in(folder: Path) -> dict[str, Expression]:
 def other_values_in(folder: Path) -> dict[str, list[Expression]]:
     """The values of variables in the other `*.tfvars`, of which `terraform plan -var-file` names some or none.
 
-    They are in the directory itself or in a folder of it without files of Terraform, as `env/prod.tfvars`. One that cannot
-    be read is left out.
+    They are in the directory itself or in a folder of it without files of Terraform, such as `env/prod.tfvars`. One that
+    cannot be read is left out.
     """
     found: dict[str, list[Expression]] = {}
     with suppress(OSError):
@@ -142,7 +140,7 @@ def other_values_in(folder: Path) -> dict[str, list[Expression]]:
 
 
 def _is_read_always(name: str) -> bool:
-    return name.endswith((".auto.tfvars", ".auto.tfvars.json")) or name in ("terraform.tfvars", "terraform.tfvars.json")
+    return name in _FIRST_VALUES or name.endswith((".auto.tfvars", ".auto.tfvars.json"))
 
 
 def nodes(tree: Tree[Token]) -> list[Tree[Token]]:

@@ -1,9 +1,9 @@
 """A directory of Terraform's files as a plan, without Terraform: modules, variables, locals, loops, references.
 
 Variables have the values of `terraform.tfvars` and `*.auto.tfvars`, or their defaults, unless other files of values give
-different ones. Modules are followed where they are
-directories, or where `terraform init` has put them. A resource that exists only under a condition that is not known has that
-condition; a loop over what is not known makes one resource, which stands for all.
+different ones. Modules are followed if they are directories, or `terraform init` has installed them. A resource that exists
+only under a condition that is not known has that condition; a loop over what is not known makes one resource, which stands
+for all.
 Never here: parsing (hcl_files.py), expressions (hcl_expressions.py), what resources mean (terraform_resources.py).
 Invariants: nothing is run and AWS is not asked; numbers of modules, resources and blocks are bounded; what a module
 that is not there may hold is in `Plan.missing`.
@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from onefold.check.documents import json_of
 from onefold.check.hcl_expressions import Evaluator, Scope
 from onefold.check.hcl_files import (
     Expression,
@@ -117,15 +118,15 @@ class _Tree:
             self._installed = {}
             try:
                 with (self.folder / _INSTALLED).open("rb") as file:
-                    listed = json.loads(file.read(_INSTALLED_BYTES_MAX))["Modules"]
+                    listed = json_of(file.read(_INSTALLED_BYTES_MAX))["Modules"]
                 self._installed = {str(one["Key"]): self.folder / str(one["Dir"]) for one in listed}
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            except (OSError, ValueError, KeyError, TypeError):
                 pass
         return self._installed.get(key)
 
 
 class _Instances(Struct, frozen=True):
-    """How often something exists: `kind` one, count or each, with its keys and their values; or unknown, by what `text`."""
+    """How often something exists. `kind`: one, count or each, with keys and their values; or unknown, because of `text`."""
 
     kind: str
     keys: Mapping[Any, Any] = {}

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from onefold.check.documents import json_of
 from onefold.check.terraform_plan import Encoded, Perhaps, Pieces, PlanTarget
 
 TEXT_MAX: Final = 262_144  # ours: characters
@@ -343,7 +344,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "min": lambda *many: min(map(_number, many)),
     "compact": lambda many: [one for one in _items(many) if one not in (None, "")],
     "contains": lambda many, one: one in _items(many), "distinct": lambda many: list(dict.fromkeys(_items(many))),
-    "endswith": str.endswith, "format": _formatted, "join": _joined, "jsondecode": json.loads, "lower": str.lower,
+    "endswith": str.endswith, "format": _formatted, "join": _joined, "jsondecode": json_of, "lower": str.lower,
     "range": lambda *numbers: list(range(*numbers)) if len(range(*numbers)) <= ITEMS_MAX else unknown("a long range"),
     "replace": _replaced, "reverse": lambda many: _items(many)[::-1], "split": _split, "startswith": str.startswith,
     "title": str.title, "tobool": lambda one: one, "trimprefix": str.removeprefix, "trimspace": str.strip,
