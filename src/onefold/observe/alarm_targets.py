@@ -188,7 +188,7 @@ def names(targets: AlarmTargets) -> list[str]:
 
 
 def unreadable(targets: AlarmTargets) -> list[str]:
-    """What keeps this process from sending reports: variables and files that do not name a place; one sentence each."""
+    """Warnings that this process cannot send reports, for each variable or file that should name a target and does not."""
     found = []
     try:
         if targets.slack and targets.slack_channel is not None:
@@ -202,7 +202,7 @@ def unreadable(targets: AlarmTargets) -> list[str]:
             _url(targets.webhook, "webhook")
     except errors.PermanentError as error:
         found.append(error.what)
-    return found
+    return [f"{one} Reports of alarms cannot be sent." for one in found]
 
 
 def outgoing(runtime: Runtime, targets: AlarmTargets, report: Report) -> list[Outgoing]:

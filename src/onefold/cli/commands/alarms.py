@@ -68,7 +68,9 @@ def _draw_table() -> None:
 def _draw_now(now: admin.AlarmsNow, words: str) -> None:
     if not now.watched:
         watch = with_target("onefold watch", words)
-        line(f"Nobody evaluates alarms: start a worker whose app calls app.alarms(...), or {watch}", "yellow")
+        render.sentence(
+            f"Nobody evaluates alarms: start a worker whose app calls app.alarms(...), or {watch}", style="yellow"
+        )
     if not now.alarms:
         line("No alarm is on.")
     for one in now.alarms:
@@ -217,7 +219,7 @@ def watch(words: tuple[str, ...], once: bool) -> Answer:
     made = Watch(app.runtime(), app.registry.alarms)
     sender = _sender(app, until_empty=once)
     for warning in unreadable(app.registry.alarms) if app.registry.alarms is not None else ():
-        render.note(f"warning: {warning} Reports of alarms cannot be sent.")
+        render.note(f"warning: {warning}")
     reports: list[Report] = []
     if sender is None:
         render.note(

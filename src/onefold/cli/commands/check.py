@@ -369,7 +369,8 @@ def _draw_finding(one: Finding) -> None:
     for step in one.arithmetic:
         render.fold(step, "  = ", "    ")
     if one.fix is not None:
-        marks = ", ".join([*["unsafe"][: one.fix.safety == "unsafe"], *["by hand"][: not one.fix.edits]])
+        by_mark = {"unsafe": one.fix.safety == "unsafe", "by hand": not one.fix.edits}
+        marks = ", ".join(mark for mark, applies in by_mark.items() if applies)
         render.fold(f"{one.fix.description} ({marks})" if marks else one.fix.description, "  fix: ", "       ")
     line(f"  why: onefold check --explain {one.rule}", "dim")
     line()

@@ -185,7 +185,7 @@ def _paused(paused: Sequence[str]) -> Iterator[str]:
 
 
 def _nothing(paused: Sequence[str]) -> str:
-    return f"next: nothing; {'what has a further tick is paused' if paused else 'no schedule has a further tick'}"
+    return f"next: nothing; {'every schedule with a further tick is paused' if paused else 'no schedule has a further tick'}"
 
 
 def _draw(report: SchedulerReport) -> None:

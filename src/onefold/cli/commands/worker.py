@@ -248,7 +248,7 @@ def _at_start(found: target.Target, received: Sequence[str]) -> Iterator[str]:
     yield from found.app.runtime().engine.check()
     yield from _warnings(found)
     if ALARMS_QUEUE in received and found.app.registry.alarms is not None:
-        yield from (f"{one} Reports of alarms cannot be sent." for one in unreadable(found.app.registry.alarms))
+        yield from unreadable(found.app.registry.alarms)
     yield from payloads.renamed(found.session)
 
 
