@@ -29,7 +29,7 @@ def test_a_schedule_is_listed_paused_and_goes_on(shell: Shell) -> None:
     assert "next: nothing; what has a further tick is paused" in said
     assert shell.json("scheduler", "billing:app", "--once")["paused"] == ["monthly_billing"]
     said = shell("status", "billing:app")
-    assert "Schedule monthly_billing of the app billing is paused for " in said
+    assert "Schedule monthly_billing of the app billing has been paused for " in said
     assert "onefold schedule resume monthly_billing billing:app" in said
     assert "is paused" not in shell("status", "billing:app", "--queue", "billing-schedules")
     assert shell("schedule", "resume", "monthly_billing", "billing:app") == "monthly_billing is resumed.\n"

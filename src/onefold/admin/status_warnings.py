@@ -38,11 +38,9 @@ _HELD_EXPIRES_SOON_MS = 3 * limits.DAY_MS  # a person must decide before that, a
 _LATE_MS = 10 * limits.SECOND_MS  # a relay takes one second
 _REPAIR_SHOWN_MS = 14 * limits.DAY_MS
 _REPAIRED_NAME = "onefold-repaired-"  # names of groups that a repair made begin with this (engines/sqlite/sql/0004)
-_UNREADABLE_MS = (
-    2 * 300_000
-)  # a message whose record cannot be read is tried again every five minutes (record/guard.py)
-_ROWS_MAX = 20_000  # rows of the history that are read for that
-_READ_MAX = 100  # records that are read for that, one by one
+_UNREADABLE_MS = 10 * limits.MINUTE_MS  # a message whose record cannot be read is retried every five (record/guard.py)
+_ROWS_MAX = 20_000  # rows of the history that are read to find such records
+_READ_MAX = 100  # such records that are read, one by one
 _LOOKED_AT = 1_000  # how many of a queue's oldest dead letters are read to find which expires first
 
 
@@ -90,9 +88,8 @@ def held(session: AdminSession, queues: tuple[QueueStatus, ...], parked: list[Re
         if not queue.held:
             continue
         known, count = sum(map(_took_effect, own)), len(own)
-        if (
-            not 0 < count <= queue.held or len(parked) == _LOOKED_AT
-        ):  # of another app, or too many to read: only messages
+        # Where the operations are another app's, or too many to read, only messages are counted.
+        if not 0 < count <= queue.held or len(parked) == _LOOKED_AT:
             text = (
                 f"{counted(queue.held, 'message')} of {queue.queue} held: {_doubt(queue.held, min(known, queue.held))}"
             )
@@ -115,7 +112,7 @@ def _doubt(count: int, known: int) -> str:
         return "its effect happened, and its result could not be recorded."
     if known >= count:
         return "their effects happened, and their results could not be recorded."
-    return f"the effect of {counted(known, 'operation')} happened, only the result is missing; of the others it is unknown."
+    return f"the effect of {counted(known, 'operation')} happened, only the result is missing; for the others it is unknown."
 
 
 def held_calls(session: AdminSession, queue: str | None, parked: list[Record]) -> list[Warning]:
@@ -357,7 +354,7 @@ def paused_schedules(session: AdminSession, queue: str | None) -> list[Warning]:
         state = None if stored is None else _schedule_of(stored.value)
         if state is not None and state.paused_ms is not None and not state.deleted:
             short = name.removeprefix(SCHEDULES)
-            text = f"Schedule {short} of the app {state.app} is paused for {age(session.now_ms() - state.paused_ms)}."
+            text = f"Schedule {short} of the app {state.app} has been paused for {age(session.now_ms() - state.paused_ms)}."
             found.append(
                 Warning(
                     code="schedule-paused", text=text, todo=f"onefold schedule resume {short}   (if it is to go on)"
