@@ -190,6 +190,16 @@ def test_blanks_and_line_ends_of_windows_are_no_error(tmp_path: Path) -> None:
     assert found(tmp_path) == ["LOS008 error"]
 
 
+@pytest.mark.parametrize("text", [r"\ue000999\ue001", r"\uE0000\uE001", "\ue000999\ue001", r"\u${local.e}000999\ue001"])
+def test_json_with_the_characters_that_mark_its_gaps_is_not_known(tmp_path: Path, text: str) -> None:
+    policy = f'{{"deadLetterTargetArn": "${{aws_sqs_queue.dead.arn}}", "maxReceiveCount": 2, "a": "{text}"}}'
+    (tmp_path / "main.tf").write_text(
+        'locals {\n  e = "e"\n}\nresource "aws_sqs_queue" "dead" {\n  message_retention_seconds = 1209600\n}\n'
+        f'resource "aws_sqs_queue" "orders" {{\n  redrive_policy = <<-JSON\n    {policy}\n  JSON\n}}\n'
+    )
+    assert found(tmp_path) == []
+
+
 def test_json_that_is_bad_is_said_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "main.tf.json").write_text('{"resource": {\n"aws_sqs_queue": }')
     answer = run(str(tmp_path / "main.tf.json"))

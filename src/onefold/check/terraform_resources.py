@@ -81,9 +81,10 @@ def _is_made(one: Planned) -> bool:
 
 def _json_with_gaps(parts: Sequence[Any]) -> Any:
     """The value of JSON in which parts of the texts are not known, or are references."""
-    text = "".join(
-        one.replace("\ue000", "") if isinstance(one, str) else f"\ue000{at}\ue001" for at, one in enumerate(parts)
-    )
+    known = "".join(one for one in parts if isinstance(one, str)).lower()
+    if "\ue000" in known or r"\ue000" in known:  # JSON would make a gap of it
+        return Perhaps((), "a text with a character that marks gaps here")
+    text = "".join(one if isinstance(one, str) else f"\ue000{at}\ue001" for at, one in enumerate(parts))
     text = re.sub(rf"([:\[,]\s*)({_GAP.pattern})(?=\s*[,\]}}])", r'\1"\2"', text)  # a number, or a whole value
     try:
         return _filled(json_of(text), parts)
