@@ -307,7 +307,7 @@ class SteadyClock:
 
     def _undo(self, undo_ms: int) -> None:
         """Undo jumps by so much, or remember to do it when this clock is no longer ahead."""
-        self.undo_ms = undo_ms if self._ahead.by_ms and self._ahead_ms(self.monotonic_ms()) else 0
+        self.undo_ms = undo_ms if self._ahead_ms(self.monotonic_ms()) else 0
         self.jumps.note(self.undo_ms - undo_ms, self._wall_ms())
 
     def count_steps(self) -> int:

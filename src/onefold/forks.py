@@ -34,9 +34,8 @@ from onefold import errors
 from onefold.interrupts import Deferred, ignored, let_through
 
 _SLICE_S: Final = 0.05  # how long a fork waits for one owner while it holds the others
-_IMPORT_LOOKS: Final = (
-    1_000  # how many tenths of a slice (5 s in all) a fork waits for modules that other threads are importing
-)
+# How many tenths of a slice (5 s in all) a fork waits for modules that other threads are importing.
+_IMPORT_LOOKS: Final = 1_000
 _LOCKING: Final = ("concurrent.futures.thread", "logging")  # modules that hold a lock during a fork
 
 

@@ -17,12 +17,10 @@ import msgspec
 from msgspec import Struct
 
 JOB_ATTRIBUTE: Final = "onefold.job"  # names the job; absent on messages that onefold did not send
-RUN_ATTRIBUTE: Final = (
-    "onefold.run"  # names the tick, dispatch or map run that a message belongs to; see runner/runs.py
-)
-APP_ATTRIBUTE: Final = (
-    "onefold.app"  # names the app whose job it is; absent on messages from older versions and from other programs
-)
+# Names the tick, dispatch or map run that a message belongs to; see runner/runs.py.
+RUN_ATTRIBUTE: Final = "onefold.run"
+# Names the app whose job it is; absent on messages from older versions and from other programs.
+APP_ATTRIBUTE: Final = "onefold.app"
 KEY_ATTRIBUTE: Final = "onefold.key"  # only where the sender gave the key explicitly
 AMENDS_ATTRIBUTE: Final = "onefold.amends"  # fingerprint of the payload that an operator replaced
 TRACE_ATTRIBUTE: Final = "onefold.trace"  # the span that sent it: W3C's traceparent, and tracestate behind a space

@@ -146,9 +146,8 @@ class MapJob(Struct, frozen=True, kw_only=True):
         attributes = {**outgoing.entry.attributes, RUN_ATTRIBUTE: Attribute(run)}
         found = replace(outgoing, entry=replace(outgoing.entry, attributes=attributes), unique=False)
         body = found.entry.body
-        if (
-            len(body) > self.queue.message_bytes_max - _ROOM_BYTES or not body.isascii()
-        ):  # no queue refuses any other message
+        # Only such a message can be refused by a queue.
+        if len(body) > self.queue.message_bytes_max - _ROOM_BYTES or not body.isascii():
             refused = check_entry(found.entry, self.queue)
             if refused is not None:
                 raise errors.PayloadError(f"Queue {found.queue} does not take it: {refused.message}")

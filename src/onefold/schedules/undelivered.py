@@ -39,9 +39,8 @@ PREFIX: Final = "undelivered-tick/"
 _PAUSE_MS: Final = limits.SECOND_MS
 _PAUSE_MS_MAX: Final = 8 * limits.MINUTE_MS
 _READ: Final = 1_000  # values read together
-_NO_ACCOUNT: Final = (
-    "us-east-1:000000000000"  # region and account of an engine that has none, as used by `onefold serve`
-)
+# Region and account of an engine that has none, as used by `onefold serve`.
+_NO_ACCOUNT: Final = "us-east-1:000000000000"
 _state_of = msgspec.json.Decoder(ScheduleState).decode
 
 
@@ -303,9 +302,8 @@ class UndeliveredTicks:
         schedule = self._schedules[one.schedule]
         dead = schedule.undelivered.dead_letter
         key = None
-        if (
-            schedule.dispatches
-        ):  # its tick is not an operation of the run, so the row names no key: the run's value has the reason
+        # Its tick is not an operation of the run, so the row names no key: the run's value has the reason.
+        if schedule.dispatches:
             runs.note(self._state, one.run, failure=f"Its tick was given up: {one.message}"[:500])
         else:
             key = schedule.outgoing_at(one.scheduled_at).record

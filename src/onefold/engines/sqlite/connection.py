@@ -294,9 +294,8 @@ class LentConnection(FileConnection):
     ) -> int:
         if not self._lent:
             return sqlite3.SQLITE_OK
-        if (
-            action in _TRANSACTIONS or not self.in_transaction
-        ):  # SQLite itself may have ended it (OR ROLLBACK, full disk)
+        # SQLite itself may have ended the transaction (OR ROLLBACK, full disk).
+        if action in _TRANSACTIONS or not self.in_transaction:
             return sqlite3.SQLITE_DENY
         if action == sqlite3.SQLITE_SAVEPOINT:  # the handler's own are allowed; ours enclose them
             return sqlite3.SQLITE_DENY if str(second).lower().startswith("onefold_") else sqlite3.SQLITE_OK

@@ -179,9 +179,8 @@ class OpenFile:
         """Like `refusals.translate`. An error that shows damage to the file is remembered: see `is_there`."""
         if is_damage(error):
             self._damage = self._damage or str(error)
-        if (
-            isinstance(error, sqlite3.Error) and primary(error) == sqlite3.SQLITE_ERROR
-        ):  # a table or column is not there
+        # SQLITE_ERROR: a table or column is not there.
+        if isinstance(error, sqlite3.Error) and primary(error) == sqlite3.SQLITE_ERROR:
             version = self._version()
             if version > latest():
                 return errors.StorageError(
@@ -309,9 +308,8 @@ _LOG_BYTES_LEAST: Final = 256 * 1024  # the changes of about ten jobs
 _RESERVE_BYTES: Final = (256 * 1024, 64 * 1024 * 1024)
 _LOOK_EVERY: Final = 32  # transactions
 _LOOK_EVERY_WHEN_TIGHT: Final = 8
-_SCARCE_BYTES: Final = (
-    4 * 1024 * 1024
-)  # with this little left to grow, the log is written into the file before each job
+# With this little left to grow, the log is written into the file before each job.
+_SCARCE_BYTES: Final = 4 * 1024 * 1024
 _LIKE: Final = 64  # limits that differ by less than this fraction (1/n) are not set again
 _INCREMENTAL: Final = 2  # SQLite's number for this mode of auto_vacuum
 _FREE_PAGES_LEAST: Final = 256  # fewer pages are not worth moving

@@ -38,9 +38,8 @@ ON CONFLICT (name) DO UPDATE SET version = version + 1, value = excluded.value
 HEALS_IN: Final = 16  # so that rates and delays change by 7 % at most while the clock is ahead of one that was set back
 _IDLE_MS: Final = HOLD_MS // 2  # nobody has followed a step that was undone in this time
 _SANE_MS: Final = 2**53  # no clock is off by more
-_FRESH_MS: Final = (
-    100  # a row that is off by more than this is written again: NTP slews by less than that in three minutes
-)
+# A row that is off by more than this is written again: NTP slews by less than that in three minutes.
+_FRESH_MS: Final = 100
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -82,7 +81,8 @@ def _row(connection: sqlite3.Connection) -> _Row | None:
         msgspec.MsgspecError,
         TypeError,
         UnicodeDecodeError,
-    ):  # written by another version, or by hand: as if it did not exist
+    ):
+        # Written by another version, or by hand: as if it did not exist.
         return None
 
 

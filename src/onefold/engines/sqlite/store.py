@@ -388,9 +388,8 @@ class SqliteStore:
     ledger: Ledger | None = None  # in the same file; `once` notes the outcome of calls there
     state: State | None = None  # in the same file; has the owners of operation names
     process: str | None = None  # ids of calls in this process end with a dot and this
-    appear: Callable[[], RenewalMark | None] | None = (
-        None  # called before the first call is claimed; see `Engine.renewal_mark`
-    )
+    # Called before the first call is claimed; see `Engine.renewal_mark`.
+    appear: Callable[[], RenewalMark | None] | None = None
 
     def __init__(self, engine: Database) -> None:
         self._engine = engine

@@ -76,9 +76,8 @@ def _put_off(connection: sqlite3.Connection, row: QueueRow, found: Found, now_ms
         over_ms = row.jumps.over_ms(found.received_at_ms, found.visible_at_ms, now_ms)
         return over_ms > 0 and _put_off_retry(connection, found, over_ms, now_ms)
     meta = read_meta(found.meta)
-    has_due = (
-        bool(meta.accepted_at_ms) and found.grp is None
-    )  # otherwise only a delay of the queue or entry is waited for
+    # If not, it only waits for a delay of the queue or entry.
+    has_due = bool(meta.accepted_at_ms) and found.grp is None
     later_ms = _later_ms(row, meta, found.sent_at_ms, found.visible_at_ms, now_ms, has_due=has_due)
     if later_ms:
         _move_in(connection, found.id, meta, now_ms, later_ms, later_ms if has_due else 0)

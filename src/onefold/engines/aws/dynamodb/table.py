@@ -349,9 +349,8 @@ class Table:
             return None
         if error.get("Code") in _REFUSED:
             return ConditionFailed(error.get("Item") or response.get("Item"))
-        if (
-            error.get("Code") == "ValidationError"
-        ):  # PartiQL is documented by examples; UpdateItem may accept what it refuses
+        # PartiQL is documented by examples; UpdateItem may accept what it refuses.
+        if error.get("Code") == "ValidationError":
             return self._one_by_one([write])[0]
 
         failure = botocore.exceptions.ClientError({"Error": error}, "BatchExecuteStatement")
