@@ -155,7 +155,7 @@ def test_calls_that_would_end_the_transaction_say_what_to_do(shop: OnSqlite, cal
     effects = shop.commit.effects(LIMIT_MS)
     connection = effects.open()
     arguments = ["SELECT 1"] if call == "executescript" else []
-    with pytest.raises(errors.UsageError, match=r"ctx\.connection|set_authorizer") as raised:
+    with pytest.raises(errors.UsageError, match=r"ctx\.connection") as raised:
         getattr(connection, call)(*arguments)
     assert raised.value.todo
     shop.insert(effects.open(), "a")  # the transaction is still there
@@ -322,6 +322,14 @@ def test_what_outlives_its_run_is_refused(shop: OnSqlite, end: str) -> None:
     effects.undo()
     effects.commit()
     assert shop.rows() == (["a"] if end == "finish" else [])
+
+
+def test_a_dump_is_read_at_once_so_that_none_of_it_is_read_after_the_run(shop: OnSqlite) -> None:
+    effects = shop.commit.effects(LIMIT_MS)
+    connection = effects.open()
+    with pytest.raises(sqlite3.DatabaseError, match=r"not authorized|prohibited"):  # it reaches onefold's own tables
+        connection.iterdump()
+    effects.rollback()
 
 
 def test_what_watches_a_handlers_statements_ends_with_its_run(shop: OnSqlite) -> None:

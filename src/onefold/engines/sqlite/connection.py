@@ -30,7 +30,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, Final, NoReturn, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from onefold import errors, forks, private_files
 from onefold.contracts.admin import Transferred
@@ -256,7 +256,7 @@ class LentConnection(FileConnection):
             # Set only once, because setting an authorizer makes SQLite prepare every statement again; and not before a
             # handler uses the connection, because an exception that a signal handler raises inside the authorizer is
             # swallowed, and the statement is refused.
-            super().set_authorizer(self._allows)
+            self.set_authorizer(self._allows)
             self._has_authorizer = True
         self._kept_away = own_tables
         self._lent = True
@@ -304,14 +304,6 @@ class LentConnection(FileConnection):
             return sqlite3.SQLITE_OK if reads else sqlite3.SQLITE_DENY
         table = second if action in _TABLE_IS_SECOND else first
         return sqlite3.SQLITE_DENY if table in self._kept_away else sqlite3.SQLITE_OK
-
-    def set_authorizer(self, *_args: object, **_options: object) -> NoReturn:
-        """Always refused: this connection has its own authorizer."""
-        raise errors.UsageError(
-            "set_authorizer() was called on the engine's connection.",
-            meaning="It would lift the guard that keeps a handler inside its transaction.",
-            todo="Open a connection of your own for that.",
-        )
 
 
 def writers_of(real_path: str) -> list[LentConnection]:

@@ -530,7 +530,7 @@ class Database:
         """See `forks.Forked`."""
         if self._opened is not None:
             if self._fork_takes == "nothing":  # only this thread uses it; a handler's connection now refuses calls
-                sqlite3.Connection.set_authorizer(self._opened, lambda *_: sqlite3.SQLITE_DENY)
+                self._opened.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)
             forks.keep_for_ever(self._opened)
         self._opened, self._is_copy = None, self.in_memory
         self._log = Log(None, self._log.failure)  # another thread of the parent may be using it; `_open_again` opens it

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Generator
 from functools import cache
 from threading import RLock
 from typing import Any, Final, NoReturn
@@ -112,9 +113,13 @@ class Loan(sqlite3.Connection):
     __call__ = _passed_on("__call__")
     backup = _passed_on("backup")
     getlimit = _passed_on("getlimit")
-    iterdump = _passed_on("iterdump")
     serialize = _passed_on("serialize")
-    set_authorizer = _passed_on("set_authorizer")
+
+    def iterdump(self, **options: Any) -> Generator[str, None, None]:
+        """See `sqlite3.Connection.iterdump`; all of it is read at once, because the rest must not be read after the run."""
+        with self.lock:
+            lines = list(self.lender().iterdump(**options))
+        return (line for line in lines)
 
     def _made(call: str) -> Any:  # type: ignore[misc]  # noqa: N805 - makes methods of this class
         def method(self: Loan, name: str, /, *args: Any, **options: Any) -> Any:
@@ -156,6 +161,7 @@ class Loan(sqlite3.Connection):
 
     enable_load_extension = _unsuited("enable_load_extension")
     load_extension = _unsuited("load_extension")
+    set_authorizer = _unsuited("set_authorizer")
     setconfig = _unsuited("setconfig")
     setlimit = _unsuited("setlimit")
 
