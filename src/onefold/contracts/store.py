@@ -30,9 +30,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from msgspec import Struct
+
+from onefold import errors
 
 Status = Literal["in_progress", "completed", "failed", "unknown", "released"]
 
@@ -222,6 +224,24 @@ class Unreadable(Struct, frozen=True, kw_only=True, gc=False, tag="unreadable"):
     what: str
     meaning: str
     todo: str
+
+    @classmethod
+    def of(cls, error: errors.StorageError) -> Self:
+        """The answer to a claim whose record could not be read because of this error."""
+        return cls(what=error.what, meaning=error.meaning, todo=error.todo)
+
+
+def unreadable_row(job: object, key: object, problem: str, table: str) -> errors.StorageError:
+    """The error for a row that is not a record which this version can read.
+
+    Args:
+        job, key: those of the operation, as they are stored. problem: what is wrong. table: where the row is.
+    """
+    return errors.StorageError(
+        f"The record of {job} {key!r:.200} cannot be read ({problem}).",
+        meaning="It was changed by hand, or a newer onefold has written it. It was not changed.",
+        todo=f"Restore it from a backup, or delete its row from {table} if its work may be done again.",
+    )
 
 
 Answer = Claimed | Completed | Running | Held | Conflict | Unreadable

@@ -31,8 +31,7 @@ from typing import Any, Final, overload
 
 import msgspec
 
-from onefold import errors
-from onefold.contracts.store import Failure, OutboxItem, Record, RecordKey, ident_of
+from onefold.contracts.store import Failure, OutboxItem, Record, RecordKey, ident_of, unreadable_row
 
 _FAMILY_BYTES: Final = 16  # never changes: existing databases use it
 
@@ -180,11 +179,7 @@ def readable(row: Sequence[Any]) -> Record:
             return record_of(row)
         except (msgspec.MsgspecError, IndexError, TypeError, ValueError) as error:
             problem, cause = str(error), error
-    raise errors.StorageError(
-        f"The record of {row[23]} {row[24]!r:.200} cannot be read ({problem}).",
-        meaning="It was changed by hand, or a newer onefold has written it. It was not changed.",
-        todo="Restore it from a backup, or delete its row from onefold.record if its work may be done again.",
-    ) from cause
+    raise unreadable_row(row[23], row[24], problem, "onefold.record") from cause
 
 
 def arrays(rows: Iterable[Sequence[object]]) -> tuple[list[object], ...]:

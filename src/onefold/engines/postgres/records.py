@@ -275,8 +275,7 @@ class PostgresStore:
                 try:
                     record = readable(row[_RECORD:]) if row[_VERSION] is not None else None
                 except errors.StorageError as error:
-                    unreadable = Unreadable(what=error.what, meaning=error.meaning, todo=error.todo)
-                    answers.update(dict.fromkeys(indexes, unreadable))
+                    answers.update(dict.fromkeys(indexes, Unreadable.of(error)))
                     continue
                 if row[_FRESH]:
                     answers[indexes[0]], record = transitions.claim(None, asks[indexes[0]], now_ms)

@@ -287,10 +287,6 @@ def _life_ms(record: Record, now_ms: int) -> int:
     return max(until_ms - now_ms, 0) + GRACE_MS
 
 
-def _unreadable(error: errors.StorageError) -> Unreadable:
-    return Unreadable(what=error.what, meaning=error.meaning, todo=error.todo)
-
-
 def _refused(_: errors.StorageError) -> bool:
     """The answer if the stored value is unreadable: the former holder does not hold it."""
     return False
@@ -331,7 +327,7 @@ class RedisStore:
         def step(ask: Ask) -> Step[Answer]:
             return lambda record: transitions.claim(record, ask, now_ms)
 
-        return self._changer.apply([(ask.key, step(ask)) for ask in asks], now_ms, ABSENT, _unreadable)
+        return self._changer.apply([(ask.key, step(ask)) for ask in asks], now_ms, ABSENT, Unreadable.of)
 
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
         """See `contracts.verbs.Store`; one call."""

@@ -40,6 +40,7 @@ from onefold.contracts.store import (
     StoreCapabilities,
     Unreadable,
     key_range,
+    unreadable_row,
 )
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.file import ident
@@ -169,11 +170,7 @@ def _readable(row: tuple) -> Record:  # type: ignore[type-arg]  # as for `_recor
             return _record(row)
         except (msgspec.MsgspecError, IndexError, TypeError, ValueError) as error:
             problem, cause = str(error), error
-    raise errors.StorageError(
-        f"The record of {row[19]} {row[20]!r:.200} cannot be read ({problem}).",
-        meaning="It was changed by hand, or a newer onefold has written it. It was not changed.",
-        todo="Restore it from a backup, or delete its row from onefold_record if its work may be done again.",
-    ) from cause
+    raise unreadable_row(row[19], row[20], problem, "onefold_record") from cause
 
 
 def _find(
@@ -232,8 +229,7 @@ def claim_in(
     rows: list[LedgerRow] = []
     for index, (key, ask) in enumerate(zip(idents, asks, strict=True)):
         if key in unreadable:
-            error = unreadable[key]
-            answers.append(Unreadable(what=error.what, meaning=error.meaning, todo=error.todo))
+            answers.append(Unreadable.of(unreadable[key]))
             continue
         answer, after = transitions.claim(records.get(key), ask, now_ms, dead, stopped)
         if after is not None:

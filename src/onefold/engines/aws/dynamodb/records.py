@@ -231,7 +231,7 @@ class DynamoStore:
         riders = self._notes.riders(keys, now_ms)
         claimed = self._in_turn(keys, lambda index: _claim(self._layout, asks[index], now_ms), riders)
         self._notes.arrived(riders)
-        answers = [_unreadable(answer) if isinstance(answer, errors.StorageError) else answer for answer in claimed]
+        answers = [Unreadable.of(answer) if isinstance(answer, errors.StorageError) else answer for answer in claimed]
         error = _first_error(answers)
         if error is not None:
             self._release(asks, answers, now_ms)
@@ -312,10 +312,6 @@ class DynamoStore:
             answers |= zip(firsts, became, strict=True)
             left = [index for index in left if index not in answers]
         return [answers[index] for index in range(len(keys))]
-
-
-def _unreadable(error: errors.StorageError) -> Unreadable:
-    return Unreadable(what=error.what, meaning=error.meaning, todo=error.todo)
 
 
 def _first_error(answers: Sequence[object]) -> errors.OnefoldError | None:
