@@ -140,7 +140,7 @@ class Document(msgspec.Struct, frozen=True):
 
     def row(self, line: int) -> str:
         """A line of the text, by its number from 1."""
-        return _rows(self.text)[line - 1]
+        return rows(self.text)[line - 1]
 
     def setting(self, path: PropertyPath, value: T | None, why: str = "") -> ResourceSetting[T]:
         """A value, and where it is written."""
@@ -172,7 +172,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=4)
-def _rows(text: str) -> list[str]:
+def rows(text: str) -> list[str]:
     """The lines of a text; kept, because many lines of one text are asked for in turn."""
     return text.split("\n")
 

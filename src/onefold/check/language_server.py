@@ -28,6 +28,7 @@ from msgspec import Struct
 from onefold.check.candidates import TEMPLATES
 from onefold.check.checking import CheckedInput
 from onefold.check.documents import FILE_BYTES_MAX
+from onefold.check.facts import rows
 from onefold.check.findings import Finding, FindingSource
 from onefold.check.formats import rule_address, whole
 from onefold.check.hcl_files import is_hcl
@@ -380,7 +381,7 @@ class LanguageServer:
     def _range(self, source: FindingSource) -> Answer:
         path = _real(source.file)
         text = self._open[path].checked if path in self._open else _text_of(path)
-        lines = text.removeprefix("\ufeff").split("\n")
+        lines = rows(text.removeprefix("\ufeff"))
         return {
             "start": self._position(lines, source.start_line, source.start_column),
             "end": self._position(lines, source.end_line, source.end_column),
