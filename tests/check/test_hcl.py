@@ -25,6 +25,7 @@ from onefold.check.hcl_files import expression_of
 from onefold.check.hcl_values import unknown
 from onefold.check.rules import RULES, CheckRule
 from onefold.check.terraform_plan import Perhaps
+from tests.check import test_odd_templates as odd
 from tests.check.test_check import run
 from tools.check_figures import expected, terraform_cases
 
@@ -145,6 +146,16 @@ def test_a_value_that_becomes_unknown_in_a_right_configuration_is_no_finding(tmp
 @pytest.mark.parametrize("folder", RIGHT, ids=lambda one: one.name)
 def test_an_odd_value_in_any_place_is_no_error(tmp_path: Path, folder: Path) -> None:
     assert all(len(one) < 20 for one in changed(folder, tmp_path, cycle(ODD)))
+
+
+@pytest.mark.parametrize("value", [5, None, True, "a b", [], {}, [[1]]], ids=repr)
+def test_an_odd_value_in_any_place_of_json_is_no_error(tmp_path: Path, value: object) -> None:
+    written = json.loads((FILES / "right" / "json" / "main.tf.json").read_text())
+    written["variable"]["timeout"]["type"] = "number"
+    written["resource"]["aws_sqs_queue"]["dead"]["lifecycle"] = {"ignore_changes": ["tags"]}
+    for path in [one for one in odd.places(written) if one]:
+        (tmp_path / "main.tf.json").write_text(json.dumps(odd.changed(written, path, value)))
+        check([tmp_path], RULES, TODAY)
 
 
 # -- what is written badly, too large, or not there ------------------------------------------------------------------------

@@ -46,6 +46,11 @@ class Expression(Struct, frozen=True):
     span: Span
     inside: Mapping[str, Expression] = {}
 
+    @property
+    def is_json(self) -> bool:
+        """Whether it is JSON's data, and not a syntax tree."""
+        return isinstance(self.node, (str, int, float, list, dict, type(None)))
+
 
 class HclBlock(Struct, frozen=True):
     """`resource "aws_sqs_queue" "orders" {...}`: its type and labels, its arguments, and the blocks in it."""

@@ -262,10 +262,10 @@ class _Module:
         return unknown(f"var.{name} has no default") if default is None else self._typed(self._value(default), block)
 
     def _typed(self, value: Any, variable: HclBlock) -> Any:
-        if "type" not in variable.attributes:
+        written = variable.attributes.get("type")
+        if written is None or (written.is_json and not isinstance(written.node, str)):
             return value
-        written = variable.attributes["type"].node
-        constraint = self.parsed(written) if isinstance(written, str) else written
+        constraint = self.parsed(written.node) if written.is_json else written.node
         evaluator = self._tree.evaluator
         return evaluator.measured(converted(value, constraint, lambda node: evaluator.value(node, Scope(), self)))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -56,8 +56,7 @@ class DeclaredResource(Struct, frozen=True):
 
 def short(expression: Expression) -> str:
     """An expression as a short text."""
-    node = expression.node
-    return (str(node) if isinstance(node, (str, int, float, list, dict, type(None))) else word(node).strip())[:200]
+    return (str(expression.node) if expression.is_json else word(expression.node).strip())[:200]
 
 
 def _written(block: HclBlock) -> dict[str, Written]:
@@ -76,15 +75,15 @@ def _ignored(block: HclBlock) -> Collection[str]:
     """The names in a resource's `ignore_changes`."""
     inner = [one.attributes for one in block.blocks if one.type == "lifecycle"]
     inner += [block.attributes["lifecycle"].inside] if "lifecycle" in block.attributes else []  # in JSON
-    written = [one["ignore_changes"].node for one in inner if "ignore_changes" in one]
-    listed = [one for node in written for one in _listed(node)]
+    listed = [name for one in inner if "ignore_changes" in one for name in _listed(one["ignore_changes"])]
     if "all" in listed:
         return TYPES[block.labels[0]].parts.keys() if block.labels[0] in TYPES else ()
     return [re.split(r"[.\[]", one)[0] for one in listed]
 
 
-def _listed(node: Any) -> list[str]:
-    if isinstance(node, (str, list)):
-        return [str(one) for one in node] if isinstance(node, list) else [node]
-    inner = unwrapped(node)
+def _listed(expression: Expression) -> list[str]:
+    if expression.is_json:
+        many = expression.node if isinstance(expression.node, list) else [expression.node]
+        return [str(one) for one in many]
+    inner = unwrapped(expression.node)
     return [word(one) for one in (nodes(inner) if inner.data == "tuple" else [inner])]
