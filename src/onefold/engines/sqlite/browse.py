@@ -207,14 +207,14 @@ def remove_in(
     """
     token = catalogue.token_in(connection)
     removed, moved = [], []
-    for number in (message_number(token, message_id) for message_id in message_ids):
+    for message_id in message_ids:
         found = connection.execute(
-            "SELECT queue, grp, position FROM onefold_message WHERE id = ?", (number,)
+            "SELECT id, queue, grp, position FROM onefold_message WHERE id = ?", (message_number(token, message_id),)
         ).fetchone()
-        removed.append(number is not None and found is not None)
-        if number is None or found is None:
+        removed.append(found is not None)
+        if found is None:
             continue
-        queue, group, position = found
+        number, queue, group, position = found
         forgot = connection.execute("DELETE FROM onefold_dedup WHERE position = ? AND message = ?", (position, number))
         erase(connection, [number])
         if group is not None:

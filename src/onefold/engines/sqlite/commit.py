@@ -205,7 +205,7 @@ class SqliteEffects:
         self._refused: errors.TransientError | None = None  # why this handler's rows were rolled back while it ran
 
     def open(self) -> Loan:
-        """The engine's own connection, inside the transaction and this handler's savepoint.
+        """The engine's connection, lent to this handler inside the transaction and a savepoint of its own.
 
         Raises:
             TransientError: this handler has had it for longer than the limit; its rows were rolled back.
@@ -307,7 +307,7 @@ class SqliteEffects:
         assert self._connection is not None
         self._lent_since_ms = None
         self._connection.take_back()
-        if not _take_back(self._connection):
+        if not _undo_on(self._connection):
             self._lost, self._kept = self._lost + self._kept, 0
         if self._kept == 0:
             self._end(commit=False)
@@ -346,7 +346,7 @@ class SqliteEffects:
             self._notify()
 
 
-def _take_back(connection: LentConnection) -> bool:
+def _undo_on(connection: LentConnection) -> bool:
     """Roll back to the savepoint; False when only the whole transaction can be rolled back."""
     if not connection.in_transaction:
         return False
