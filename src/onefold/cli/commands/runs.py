@@ -118,8 +118,8 @@ def _draw_shown(shown: admin.RunDetail, skip: int, found: target.Target) -> None
         again = "once" if shown.restarts == 1 else f"{shown.restarts} times"
         line(f"  its dispatcher yielded other messages than before, and was begun again {again}, under the same keys")
     if shown.malformed:
-        are = "is" if shown.malformed == 1 else "are"
-        line(f"  {counted(shown.malformed, 'row')} of its source {are} malformed, and no operations of it", "yellow")
+        are = "is malformed, and is no operation" if shown.malformed == 1 else "are malformed, and are no operations"
+        line(f"  {counted(shown.malformed, 'row')} of its source {are}", "yellow")
     if shown.duplicates:
         one = shown.duplicates == 1
         repeat = "repeats an earlier one, and is no operation" if one else "repeat earlier ones, and are no operations"
