@@ -244,7 +244,7 @@ def _send_late(
 
 
 def _late_at_ms(entry: Entry, settings: QueueSettings, now_ms: int, later: Later | None) -> int | None:
-    """When a message is due that becomes a schedule, because SQS cannot delay it for so long; None: another message."""
+    """When a message is due that becomes a schedule because SQS cannot delay it for that long; None for any other."""
     at_ms = entry.run_at_ms
     if later is None or at_ms is None:
         return None

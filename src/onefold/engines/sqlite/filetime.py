@@ -34,7 +34,6 @@ INSERT INTO onefold_state (name, version, value) VALUES (?, 1, ?)
 ON CONFLICT (name) DO UPDATE SET version = version + 1, value = excluded.value
 """
 
-
 HEALS_IN: Final = 16  # so that rates and delays change by 7 % at most while the clock is ahead of one that was set back
 _IDLE_MS: Final = HOLD_MS // 2  # nobody has followed a step that was undone in this time
 _SANE_MS: Final = 2**53  # no clock is off by more
