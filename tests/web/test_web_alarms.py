@@ -49,6 +49,8 @@ def watched() -> Iterator[Watched]:
 def test_an_engine_that_nobody_watches_says_so(there: Open, reader: Reader) -> None:
     got = reader.get("/alarms")
     assert "Nobody evaluates alarms here" in got.words
+    assert "Whether an alarm is on is not known." in got.words
+    assert "No alarm is on." not in got.words
     assert "onefold alarms test" in got.words
     assert reader.get("/api/alarms").json()["reports"] == []
 

@@ -72,7 +72,7 @@ def _draw_now(now: admin.AlarmsNow, words: str) -> None:
             f"Nobody evaluates alarms: start a worker whose app calls app.alarms(...), or {watch}", style="yellow"
         )
     if not now.alarms:
-        line("No alarm is on.")
+        line("No alarm is on." if now.watched else "Whether an alarm is on is not known.")
     for one in now.alarms:
         since = ago(None if one.since_ms is None else now.at_ms - one.since_ms)
         state = {"on": f"{one.severity}, on for {since}", "waiting": f"waits, {since}", "over": "has ended"}[one.phase]
