@@ -158,6 +158,18 @@ def test_an_odd_value_in_any_place_of_json_is_no_error(tmp_path: Path, value: ob
         check([tmp_path], RULES, TODAY)
 
 
+@pytest.mark.parametrize(
+    "constraint", ["object([1])", "map(object(5))", 'object("a")', "object({ for k in [1] : k => k })", "object(a.*.b)",
+                   "object({ a = optional(object(!true)) })", "object()", "set()", "[1]", "5"],
+)  # fmt: skip
+def test_a_type_that_is_none_is_no_error(tmp_path: Path, constraint: str) -> None:
+    (tmp_path / "main.tf").write_text(
+        f'variable "x" {{\n  type = {constraint}\n  default = {{ a = {{ b = 1 }} }}\n}}\n'
+        'resource "aws_sqs_queue" "q" {\n  visibility_timeout_seconds = var.x\n}\n'
+    )
+    assert found(tmp_path) == []
+
+
 # -- what is written badly, too large, or not there ------------------------------------------------------------------------
 
 

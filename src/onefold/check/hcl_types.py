@@ -47,9 +47,12 @@ def converted(value: Any, constraint: Tree[Token], evaluate: Callable[[Tree[Toke
             return value
 
 
-def _object(value: dict[str, Any], attributes: Tree[Token], evaluate: Callable[[Tree[Token]], Any]) -> dict[str, Any]:
+def _object(value: dict[str, Any], attributes: Tree[Token], evaluate: Callable[[Tree[Token]], Any]) -> Any:
+    written = unwrapped(attributes)
+    if written.data != "object":
+        return unknown("a type that Terraform does not have", value)
     made: dict[str, Any] = {}
-    for one in nodes(unwrapped(attributes)):
+    for one in nodes(written):
         key, constraint = nodes(one)
         name = word(key).strip('"')
         given = value.get(name)
