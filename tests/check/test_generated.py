@@ -107,6 +107,11 @@ def test_a_packaged_service_is_read_with_the_code_of_its_directory(tmp_path: Pat
     assert lost["fix"]["description"].endswith("Here FunctionResponseTypes is functionResponseType of the event.")
     assert [Path(one).name for one in document["python_files"]] == ["ship.py"]
     assert json.loads(run(str(file.parent), "--format", "json").output)["findings"] == document["findings"]
+    file.write_text(file.read_text().replace("src/ship.handler", f"{'x' * 5_000}.handler"))  # no name of a file
+    assert [one["rule"] for one in json.loads(run(str(file), "--format", "json").output)["findings"]] == [
+        "DUP004",
+        "LOS001",
+    ]
 
 
 def test_a_service_that_is_not_packaged_is_refused_with_the_next_step(tmp_path: Path) -> None:

@@ -272,6 +272,12 @@ def test_what_cannot_be_evaluated_is_not_known(tmp_path: Path, text: str) -> Non
     assert found(tmp_path) == ["LOS001 error"]
 
 
+def test_a_module_with_too_long_a_name_is_not_read(tmp_path: Path) -> None:
+    text = 'resource "aws_sqs_queue" "q" {\n}\nmodule "m" {\n  source = "./%s"\n}\n'
+    (tmp_path / "main.tf").write_text(text % ("a" * 5_000))
+    assert found(tmp_path) == []
+
+
 def test_what_is_named_like_a_file_and_is_none_is_passed_over(tmp_path: Path) -> None:
     copied("override", tmp_path, ("= 180", "= 60"))
     (tmp_path / "a.tf").mkdir()

@@ -415,7 +415,7 @@ class _Module:
             if installed is None:
                 return None
             folder = Path(os.path.normpath(installed))
-        return folder if folder.is_dir() else None
+        return folder if os.path.isdir(folder) else None  # False also for a name that is too long
 
     # -- resources -------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ Sources: AWS CDK, "Cloud assembly schema" (a directory with the files `cdk.out` 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -128,7 +129,7 @@ def _with_code(document: Document) -> Document:
     for name, properties in _functions(resources):
         handler = properties.get("Handler")
         module = handler.rpartition(".")[0] if isinstance(handler, str) else ""
-        if module and (service / f"{module}.py").is_file():
+        if module and os.path.isfile(service / f"{module}.py"):  # False also for a name that is too long
             resources[name] = {**resources[name], "Properties": {**properties, "Code": ".."}}
     return replace(document, data={**document.data, "Resources": resources})
 
